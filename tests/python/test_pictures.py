@@ -224,3 +224,30 @@ def test_pages_refer_to_what_there_is(tree):
 def test_cards_do_not_share_a_file(tree, capsys):
     put(tree, "other.json", LENGTHS[:1], gpu={**GPU, "name": "Invented-Card"})
     assert run(tree) == 1 and "too alike" in capsys.readouterr().out
+
+
+def narrow(s, ms, errors, peers):
+    """Attention in FP8; errors: (normal, difficult) of ours. peers: {name: (ms, error, error)}."""
+    made = attention(s, ms, {name: time for name, (time, *_) in peers.items()}, dtype="e4m3")
+    made["ours"]["rms_error"] = dict(zip(("normal", "difficult"), errors, strict=True))
+    for name, (_, *of_peer) in peers.items():
+        made["peers"][name]["rms_error"] = dict(zip(("normal", "difficult"), of_peer, strict=True))
+    return made
+
+
+def test_speed_over_error_of_fp8():
+    cases = [narrow(2048, 0.01, (0.02, 0.002), {"fa3": (0.02, 0.03, 0.2)}),
+             narrow(1024, 0.01, (0.02, 0.001), {"fa3": (0.01, 0.03, None)}),
+             attention(4096, 0.01, {"fa4": 0.008})]  # in bf16
+    (picture,) = drawn("attention_fp8_error", cases)
+    said = description(picture)
+    assert "normal inputs, tessera, length 1024: 102 TFLOPS, error 0.02" in said
+    assert "difficult inputs, fa3, length 2048: 102 TFLOPS, error 0.2" in said
+    assert "difficult inputs, fa3, length 1024" not in said and "4096" not in said
+    ours, peer = (next(group for group in lines_of(picture)[2:]
+                       if group.find(f"{SVG}text").text.startswith(name))
+                  for name in ("tessera", "fa3"))
+    left, right = (max(float(one.get("cx")) for one in group.iter(f"{SVG}circle"))
+                   for group in (ours, peer))
+    assert left < right  # the more exact one
+    assert drawn("attention_fp8_error", cases[2:]) == []

@@ -9,6 +9,7 @@ from ..bench.machine_code import in_words
 from ..bench.ratios import STATES, ratio, worst_first
 from .case_tables import equal_at
 from .distribution_chart import Distribution, Panel, Panels
+from .error_chart import ErrorPanel, ErrorPanels, Speeds
 from .line_chart import Chart, Line
 from .reading import days_of, title_of
 from .svg import GREY
@@ -106,6 +107,30 @@ def attention_densities(records):
                  speed_up=True), [*found.values()]
 
 
+def attention_errors(records):
+    """Speed over error of attention in FP8. What is in bf16 has no error of FP8."""
+    found = select(records, "attention", "s", lambda s: {
+        "b": max(1, TOKENS // s), "dtype": "e4m3"})
+    colours = {name: colour for colour, name in enumerate(COMPETITORS)}
+    panels = []
+    for kind in ("normal", "difficult"):
+        points = {}
+        for s, record in found.items():
+            for name, entry in {**measured(record), OURS: record["ours"]}.items():
+                error = (entry.get("rms_error") or {}).get(kind)
+                if error and entry.get("ms"):
+                    points.setdefault(name, []).append((s, error, entry["tflops"]))
+        lines = [Speeds(name, points[name], colours.get(name, GREY),
+                        "ours" if name == OURS else "")
+                 for name in sorted(points, key=lambda name: (name == OURS, name))]
+        if OURS in points:
+            panels.append(ErrorPanel(f"{kind} inputs", lines))
+    return ErrorPanels("Attention in FP8: speed and error",
+                       [f"e4m3, 16 heads of 128, full, batches of {TOKENS} tokens or one sequence,"
+                        " sustained", "error: root of the mean square, relative to the truth; a "
+                        "point per sequence length"], panels), [*found.values()]
+
+
 def product_densities(records):
     found = {block: select(records, "bsr_matmul", "density", lambda _, block=block: {
         "m": SIZE, "n": SIZE, "k": SIZE, "block": block, "pattern": "random"}) for block in BLOCKS}
@@ -155,6 +180,7 @@ PICTURES = {
     "attention_64": {"attention-64-full": attention_lengths(64, False),
                      "attention-64-causal": attention_lengths(64, True)},
     "attention_density": {"attention-density": attention_densities},
+    "attention_fp8_error": {"attention-fp8-error": attention_errors},
     "product_density": {"product-density": product_densities},
     "shapes": {"shapes": drawn_shapes},
 }
