@@ -1,4 +1,4 @@
-"""Speed over error: a panel per kind of inputs, and a line per competitor, from length to length."""
+"""Speed over error: a panel per kind of inputs, a line per competitor, from length to length."""
 
 import math
 from dataclasses import dataclass, replace
