@@ -56,7 +56,8 @@ def _used(built: Built, tensor: Tensor, truth: Truth) -> Tensor:
     overflowed = got.isinf() & (got.sign() == value.sign())
     got = torch.where(overflowed, got.sign() * value.abs().clamp(min=next_after), got)
     reach = (value.abs() + truth.slack).clamp(max=largest)
-    return share(got, value, truth.slack + 0.5 * ulp(dtype, reach))
+    used = share(got, value, truth.slack + 0.5 * ulp(dtype, reach))
+    return used.masked_fill_(got.isnan() & value.isnan(), 0)
 
 
 def _describe(built: Built, out: Buffer | Made, truth: Truth, used: Tensor) -> str:
