@@ -80,6 +80,30 @@ TEST(SelectFp8Products, FinerFactorsAreOnTheSideOfTheColumns) {
   EXPECT_FALSE(swapped(p));
 }
 
+TEST(SelectFp8Products, SaysThePrecisionAndTheFactors) {
+  const auto expect_words = [](const MatmulProblem& problem, const std::string& words) {
+    const std::string text = to_text(on_h100(problem));
+    EXPECT_NE(text.find("e4m3 x e4m3, sums of " + words), std::string::npos) << text;
+  };
+  MatmulProblem p = sparse(8192, 8192, 8192, 128);
+  expect_words(p,
+               "128 in the tensor cores, then f32; factors: a 1x128, b per stored block; computed");
+  p = sparse(8192, 8192, 8192, 64);
+  p.a.scale = shaped({8192, 1}, DType::f32), p.b.scale = shaped({1}, DType::f32);
+  expect_words(p, "64 in the tensor cores, then f32; factors: a per row, b one;");
+  p = grouped(8192, 4096, 4096, 8);
+  p.a.scale = shaped({8192, 32}, DType::f32), p.b.scale = shaped({8, 32, 32}, DType::f32);
+  expect_words(p, "128 in the tensor cores, then f32; factors: a 1x128, b 128x128");
+  p.b.scale = shaped({8, 1, 1}, DType::f32), p.a.scale = {};
+  expect_words(p, "128 in the tensor cores, then f32; factors: a none, b per matrix");
+  p = dense(512, 512, 512);
+  p.b.scale = shaped({512, 1}, DType::f32);
+  expect_words(p, "128 in the tensor cores, then f32; factors: a none, b per column");
+  for (Tensor* t : {&p.a.dense, &p.b.dense}) t->dtype = DType::bf16;
+  p.b.scale = {};
+  EXPECT_EQ(to_text(on_h100(p)).find("factors"), std::string::npos);
+}
+
 TEST(SelectFp8Products, SaysWhatItRefuses) {
   MatmulProblem p = dense(512, 512, 512);
   p.a.scale = p.b.scale = shaped({512, 4}, DType::f32);

@@ -103,6 +103,7 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
     at.group = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(rows, 1e9)),
                                         kRowsTogether, std::max(down, kRowsTogether));
   }
+  at.step_depth = tile.k;
   at.steps = at.fetched = ceil_div(depth, tile.k);
   if (sparse) at.fetched = fetched_steps(s, tile, at.steps);
   if (can_split(tile) && !sparse && !s.grouped && !is_narrow(s))
@@ -129,6 +130,38 @@ MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& s,
 }
 
 namespace {
+
+const char* factors_text(ScaleForm form) {
+  switch (form) {
+    case ScaleForm::none:
+      return "none";
+    case ScaleForm::tensor:
+      return "one";
+    case ScaleForm::matrix:
+      return "per matrix";
+    case ScaleForm::line:
+      return "per line";
+    case ScaleForm::line_128:
+      return "1x128";
+    case ScaleForm::block_128:
+      return "128x128";
+    case ScaleForm::stored_block:
+      return "per stored block";
+  }
+  return "";
+}
+
+/// The precision of a product in FP8; nothing of others.
+std::string describe_precision(const MatmulShape& s, const MatmulLayout& layout) {
+  if (!is_narrow(s)) return {};
+  std::string words = core::words("; ", to_string(s.a.dtype), " x ", to_string(s.b.dtype),
+                                  ", sums of ", layout.step_depth, " in the tensor cores, then f32");
+  const auto line = [](const OperandShape& o, const char* of_lines) {
+    return o.scale == ScaleForm::line ? of_lines : factors_text(o.scale);
+  };
+  return words + core::words("; factors: a ", line(s.a, "per row"), ", b ",
+                             line(s.b, "per column"));
+}
 
 std::string describe_layout(const MatmulLayout& layout) {
   std::string words;
@@ -265,7 +298,9 @@ struct Matmul {
     carve_matmul_scratch(carver, s, at);
     return {carver.used(), 0};
   }
-  static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
+  static std::string describe(const Shape& s, const Layout& at) {
+    return describe_precision(s, at) + describe_layout(at);
+  }
 };
 
 }  // namespace
