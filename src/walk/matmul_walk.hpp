@@ -12,9 +12,9 @@ enum class Cut : std::uint8_t { none, rows, cols, depth };
 
 }  // namespace tessera::planning
 
-// The output tiles of sm90/matmul and their walks: steps with a depth of 64 or 128, each a piece of A
-// and a piece of B. A dense tile walks all of K, or a share of it. With a sparse A, a tile walks the
-// union of the lists of its lines; a line is 64 rows.
+// The output tiles of sm90/matmul and their walks: steps with a depth of 64 or 128, each a piece of
+// A and a piece of B. A dense tile walks all of K, or a share of it. With a sparse A, a tile walks
+// the union of the lists of its lines; a line is 64 rows.
 namespace tessera::planning::matmul {
 
 inline constexpr int kLine = 64;  // rows of a line, usual depth of a step
