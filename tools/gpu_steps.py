@@ -233,7 +233,8 @@ VERIFIED = {"attention": lambda row: "attention" in row and not any(
                 word in row for word in ("backward", "fp8")),
             "attention_fp8": lambda row: "attention_fp8" in row,
             "attention_backward": lambda row: "attention_backward" in row,
-            "products": lambda row: "attention" not in row}
+            "products": lambda row: "attention" not in row,
+            "products_fp8": lambda row: "sm90_matmul" in row}
 
 
 def code_number(build, op):
@@ -257,7 +258,7 @@ def begun_at(runs, op, seed):
 
 
 def random_problems(context):
-    """python -m tessera.verify of attention, also in FP8, of its gradients and of products."""
+    """python -m tessera.verify of attention, its gradients and products, also in FP8."""
     tests, runs = [], []
     for op in VERIFIED:
         test, found = problems_of(context, op)

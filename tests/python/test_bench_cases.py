@@ -30,6 +30,13 @@ def random_lists(rows, cols, density, seed):
     ("attention", {"s": 8, "dtype": "e4m3", "factors": "row"}, "factors"),
     ("attention", {"s": 8, "factors": "head"}, "factors: expected head or tensor, of dtype e4m3"),
     ("attention_backward", {"s": 8, "dtype": "e4m3"}, "dtype"),
+    ("sddmm", {"m": 8, "n": 8, "k": 8, "block": 8, "pattern": "random", "density": 0.5,
+               "dtype": "e4m3"}, "dtype"),
+    ("matmul", {"m": 8, "n": 8, "k": 8, "dtype": "e4m3", "transpose": "nn"}, "transpose"),
+    ("matmul", {"m": 8, "n": 8, "k": 8, "dtype": "e4m3", "factors": "head"}, "factors"),
+    ("matmul", {"m": 8, "n": 8, "k": 8, "factors": "row"}, "factors: expected tensor or row"),
+    ("bsr_matmul", {"m": 8, "n": 8, "k": 8, "block": 8, "pattern": "random", "density": 0.5,
+                    "dtype": "e4m3", "side": "a"}, "side"),
     ("list_blocks", {"s": 8, "factors": "head"}, "no parameter 'factors'"),
     ("list_blocks", {"s": 8, "block_q": 4}, "pattern is missing"),
     ("top_k_blocks", {"s": 8, "pattern": "random", "density": 0.5}, "block_q"),
@@ -69,7 +76,7 @@ def test_equal_cases_have_equal_keys_however_they_are_written():
 def test_workload_files_hold_distinct_cases():
     assert {path.stem for path in WORKLOADS} >= {"check", "cpu", "hopper_attention",
                                                  "hopper_attention_fp8", "hopper_products",
-                                                 "quick"}
+                                                 "hopper_products_fp8", "quick"}
     for path in WORKLOADS:
         found = cases.read_workload(path)
         assert found
@@ -212,6 +219,24 @@ def test_cases_in_fp8_have_the_peers_that_run_them():
     assert {(128, 16, 1, 32768, True), (64, 32, 1, 16384, False), (256, 16, 1, 16384, True)} < sizes
     wide = make_case("attention", {"s": 64})
     assert "tessera_bf16" not in peers.peers_for(wide, "cuda")
+
+
+def test_products_in_fp8_have_the_peers_that_run_them():
+    found = cases.read_workload(WORKLOADS[0].parent / "hopper_products_fp8.json")
+    assert 10 <= len(found) <= 16
+    for case in found:
+        assert case.params["dtype"] == "e4m3" and case.transpose == "nt"
+        names = peers.peers_for(case, "cuda")
+        assert set(names) == set(case.peers)
+        assert [name for name in names if peers.get_peer(name).refuse(case)] == []
+        dense = case.dense()
+        assert (dense.params["factors"], dense.transpose) == (case.params["factors"], "nt")
+    assert {case.params["factors"] for case in found if case.op == "matmul"} == {
+        *cases.PRODUCT_FACTORS}
+    assert {case.params.get("experts") for case in found} == {None, 8, 64}
+    short = make_case("bsr_matmul", {"m": 8, "n": 8, "k": 8, "block": 8, "pattern": "random",
+                                     "density": 0.5, "dtype": "e4m3"})
+    assert short.params["side"] == "b" and short.params["factors"] == "tensor"
 
 
 def element_mask(p, lists=None):

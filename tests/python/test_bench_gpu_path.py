@@ -424,6 +424,86 @@ def test_errors_of_fp8_that_are_not_finite_are_none(gpu, fa3_in_fp8):
     assert record["peers"]["fa3"]["rms_error"]["normal"] > 0
 
 
+FP8_PRODUCTS = [("matmul", {}), ("matmul", {"experts": 3}),
+                ("bsr_matmul", {"block": 16, "pattern": "random", "density": 0.4}),
+                ("bsr_matmul", {"block": 16, "pattern": "random", "density": 0.4, "experts": 3})]
+
+
+@pytest.fixture
+def scaled_mm(monkeypatch):
+    """torch._scaled_mm in float32: a list of the shapes of the factors that it got."""
+    asked = []
+
+    def stand_in(a, b, scale_a, scale_b, out_dtype, use_fast_accum):
+        assert a.stride(-1) == b.stride(0) == 1 and not use_fast_accum
+        asked.append((tuple(scale_a.shape), tuple(scale_b.shape)))
+
+        def wide(x, scale):
+            for axis, size in enumerate(x.shape if scale.ndim else ()):
+                box = {1: size, size: 1}.get(scale.shape[axis], 128)
+                scale = scale.repeat_interleave(box, axis).narrow(axis, 0, size)
+            return x.float() * scale
+
+        return (wide(a, scale_a) @ wide(b, scale_b)).to(out_dtype)
+
+    monkeypatch.setattr(torch, "_scaled_mm", stand_in)
+    return asked
+
+
+@pytest.mark.parametrize("factors", ["tensor", "row", "block"])
+@pytest.mark.parametrize("op, more", FP8_PRODUCTS)
+def test_products_in_fp8_are_measured_beside_their_peers(gpu, scaled_mm, op, more, factors):
+    case = make_case(op, {"m": 96, "n": 160, "k": 272, "dtype": "e4m3", "factors": factors, **more},
+                     ("burst",))
+    record, = measure_case(case, gpu)
+    assert "ms" in record["ours"] and record["max_error"] <= record["error_budget"]
+    wanted = {"tessera_bf16"}
+    if "experts" not in more:
+        wanted |= {"torch_dense"}
+    elif op == "bsr_matmul":
+        wanted |= {"tessera_dense"}
+    assert set(record["peers"]) == wanted
+    for name, entry in {"ours": record["ours"], **record["peers"]}.items():
+        assert entry["ms"] > 0, name
+        if "rms_error" in entry:
+            assert all(0 < entry["rms_error"][kind] < 0.005 for kind in ("normal", "difficult"))
+    if scaled_mm:
+        assert set(scaled_mm) == {{"tensor": ((), ()), "row": ((96, 1), (1, 160)),
+                                   "block": ((96, 3), (3, 2))}[factors]}
+    assert results.problems(result_of([record])) == []
+
+
+@pytest.mark.parametrize("op, more", FP8_PRODUCTS)
+def test_inputs_of_products_in_fp8_use_the_range(gpu, op, more):
+    case = make_case(op, {"m": 96, "n": 160, "k": 272, "dtype": "e4m3", "factors": "block", **more})
+    problem = Problem(case, "cuda")
+    inputs = problem.sets[0]
+    assert {inputs[name].dtype for name in "ab"} == {torch.float8_e4m3fn}
+    assert inputs["out"].dtype == torch.bfloat16
+    assert all(inputs[name].float().abs().max() == 448 for name in "ab")
+    assert inputs["a_scale"].shape == (96, 3) and inputs["a_scale"].stride(0) == 1
+    lists = problem.lists
+    assert inputs["b_scale"].shape == ((lists.stored,) if lists else
+                                       (*([3] if "experts" in more else []), 2, 3))
+    wide = problem.in_bf16().sets[0]
+    assert set(wide) == {"a", "b", "out"} and wide["b"].shape == inputs["b"].shape
+    assert 0.9 < wide["a"].float().std() < 1.1
+
+
+@pytest.mark.parametrize("share", [1.0, 1.1])
+def test_a_wrong_product_in_fp8_is_over_its_budget(share):
+    problem = Problem(make_case("matmul", {"m": 96, "n": 160, "k": 272, "dtype": "e4m3",
+                                           "factors": "row"}), "cpu")
+    right = ours.prepare_ours(problem)
+    prepared = Prepared(lambda i: right.run(i) * share)
+    if share == 1:
+        error, budget = measure.check_ours(prepared, problem)
+        assert error <= budget
+    else:
+        with pytest.raises(WrongResult):
+            measure.check_ours(prepared, problem)
+
+
 @pytest.mark.parametrize("share", [1.0, 1.2])
 def test_a_wrong_result_in_fp8_is_over_its_budget(share):
     problem = Problem(make_case("attention", {**FP8, "hk": 4}), "cpu")
@@ -448,7 +528,7 @@ def test_fp8_of_the_reference_is_that_of_pytorch():
         assert narrow.dtype == torch.float8_e4m3fn and len(set(factors.tolist())) == different
         assert factors.shape == (1,) if count == 1 else (4,)
         assert narrow.float().abs().amax() == 448
-        wide = arrays.widened(narrow, factors)
+        wide = arrays.widened(narrow, factors[:, None])
         assert wide.dtype == torch.bfloat16
         error = (wide.float() - x).abs() / x.abs().clamp(min=factors[-1] / 50)
         assert error.max() < 0.07

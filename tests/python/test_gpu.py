@@ -551,9 +551,10 @@ def test_random_attention_is_right(capsys):
 
 @products
 @pytest.mark.parametrize(("operation", "right"),
-                         [("attention_fp8", 100), ("attention_backward", 150)])
+                         [("attention_fp8", 100), ("attention_backward", 150),
+                          ("products_fp8", 120)])
 def test_random_problems_are_right_on_random_rows(capsys, operation, right):
-    """FP8 attention and gradients, each problem on a random kernel row that supports it."""
+    """FP8 attention, gradients and FP8 products, each on a random kernel row that supports it."""
     from tessera.verify import cli
 
     status = cli.main([operation, "--device", "cuda", "--count", "300", "--quiet", "--repeat"])

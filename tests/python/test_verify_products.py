@@ -146,6 +146,147 @@ def test_infinite_results_are_right_where_the_truth_rounds_to_infinity():
     assert judge._used(built, out.tensor, truth).min() > 1
 
 
+# ---- FP8 ---------------------------------------------------------------------------------------
+
+
+def narrow(op="matmul", a="none", b="none", kind="usual", **options):
+    """A plain problem in FP8 with factors of these forms: two blocks of 128 of each length."""
+    batch = options.get("batch", 0)
+    sides = {"a": Side(factors=a, factor_kind=kind, batch=batch),
+             "b": Side(factors=b, factor_kind=kind, batch=batch, transposed=op == "linear")}
+    if op == "bsr_matmul":
+        sides["a"].blocks = Blocks(16, 16, density=0.5)
+    if op == "grouped":
+        sides["b"].batch = 3
+        options.setdefault("groups", [60, 0, 140])
+    return plain(op, **{"dtype": "e4m3", "m": 160 if op == "bsr_matmul" else 200, "n": 136,
+                        "k": 160, **sides, **options})
+
+
+def test_random_products_in_fp8_are_right(capsys):
+    assert run("products_fp8", "--count", 120, "--repeat") == 0
+    said = capsys.readouterr().out
+    assert "products_fp8: 120 problems, 120 right, 0 refused, 0 failed" in said
+    assert "ran 120: cpu_" in said
+
+
+def test_everything_of_fp8_is_drawn():
+    problems = [draw.draw_fp8(seed, "cuda", MOST) for seed in range(1500)]
+    assert {d.op for d in problems} == set(draw.FP8_OPS) and {d.dtype for d in problems} == {"e4m3"}
+    assert {d.out_dtype for d in problems} == {"bf16", "f16", "f32"}
+    sides = [side for d in problems for side in (d.a, d.b)]
+    assert {side.factors for side in sides if side.blocks} == set(draw.BLOCK_FACTORS)
+    assert {side.factors for side in sides if not side.blocks} == set(draw.DENSE_FACTORS)
+    assert {side.factor_kind for side in sides} == set(draw.FACTOR_KINDS)
+    assert 0.04 < sum(side.dtype == "e5m2" for side in sides) / len(sides) < 0.12
+    assert not any(side.factors != "none" for d in drawn(300) for side in (d.a, d.b))
+
+
+def test_half_of_the_problems_in_fp8_have_a_kernel_row_on_hopper():
+    count = 0
+    for seed in range(60):
+        built = build.build(draw.draw_fp8(seed, "cpu", MOST), "cpu")
+        name, arguments, options = built.call(*built.outputs())
+        found = tessera.explain(name, *arguments, device="h100", **options)["candidates"]
+        count += any(one["accepted"] and "sm90_matmul" in one["kernel"] for one in found)
+    assert count > 25
+
+
+@pytest.mark.parametrize("op, a, b", [
+    ("matmul", a, b) for a, b in (("tensor", "line"), ("line", "128x128"), ("1x128", "1x128"),
+                                  ("matrix", "tensor"))] + [
+    ("linear", "1x128", "128x128"), ("bsr_matmul", "stored", "1x128"),
+    ("bsr_matmul", "tensor", "line"), ("grouped", "1x128", "128x128"),
+    ("grouped", "line", "matrix")])
+@pytest.mark.parametrize("kind", ["usual", "extreme", "zeros", "nan"])
+def test_the_oracle_multiplies_fp8_by_its_factors(op, a, b, kind):
+    """Beside products of elements times factors that are looked up one by one."""
+    built, out = ran(narrow(op, a, b, kind))
+    assert judge.judge(built, out)[1] is None
+    truth = oracle.truth_of(built).value
+    assert truth.isnan().any() or kind != "nan" or op == "bsr_matmul" or {a, b} <= {
+        "tensor", "matrix"}
+    scale = built.b.scale
+    if b == "128x128" and op == "grouped":
+        assert scale.shape == (3, 2, 2)
+        assert built.b.boxes.each[2, 130, 128] == scale[2, 1, 1] or scale[2, 1, 1].isnan()
+    if b == "1x128":
+        assert scale.shape == (2, 136) and torch.equal(
+            built.b.boxes.each[0, 140].nan_to_num(9), scale[1].double().nan_to_num(9))
+    if a == "line":
+        assert built.a.scale.shape[-2:] == (200, 1)
+
+
+def test_a_factor_of_nan_reaches_what_it_multiplies_and_nothing_else():
+    d = narrow("bsr_matmul", "stored")
+    built = build.build(d, "cpu")
+    built.a.scale.fill_(1)
+    built.a.scale[0] = torch.nan
+    built.a.values = built.a.values.masked_fill(~built.a.stored, 0)
+    first = built.a.stored[0].view(10, 16, 10, 16)[:, 0, :, 0].nonzero()[0]
+    rows = slice(16 * int(first[0]), 16 * int(first[0]) + 16)
+    out, = built.outputs()
+    built.run(out)
+    assert out.tensor[rows].isnan().all()
+    others = torch.ones(160, dtype=torch.bool)
+    others[rows] = False
+    assert out.tensor[others].isfinite().all()
+
+
+def test_factors_that_nothing_needs_are_nan():
+    one_row = Blocks(16, 16, "one_row")
+    d = narrow("bsr_matmul", b="1x128", k=256)
+    d.a.blocks, d.a.transposed = one_row, True
+    built = build.build(d, "cpu")
+    needed = built.a.stored[0].any(0).view(2, 128).any(1)
+    assert needed.sum() == 1
+    assert torch.equal(built.b.scale.isnan().all(1), ~needed)
+    built = build.build(narrow("grouped", "line", "matrix"), "cpu")
+    assert built.b.scale.flatten().isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["a_scale", "b_scale"])
+def test_wrong_factors_are_found(monkeypatch, name):
+    right = tessera.matmul
+
+    def wrong(*arguments, **options):
+        scale = options[name].clone()
+        scale.view(-1)[-1] *= 1.1
+        return right(*arguments, **{**options, name: scale})
+
+    d = narrow("matmul", "line", "1x128")
+    assert verdict(d)[1] is None
+    monkeypatch.setattr(tessera, "matmul", wrong)
+    assert verdict(d)[0] > 1
+
+
+def test_tensor_cores_lose_less_than_the_budget_of_fp8():
+    """Sums that keep 13 bits below the largest of 32 products and of the sum so far."""
+
+    def emulated(a, b):
+        total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+        for step in range(0, a.shape[1], 128):
+            sums = torch.zeros_like(total)
+            for first in range(step, min(a.shape[1], step + 128), 32):
+                terms = a[:, first : first + 32, None] * b[None, first : first + 32]
+                terms = torch.cat([terms, sums[:, None]], 1)
+                exponent = torch.frexp(terms.abs().amax(1, keepdim=True))[1].double()
+                unit = torch.exp2(exponent - 14)
+                sums = ((terms / unit).floor() * unit).sum(1)
+            total += sums
+        return total
+
+    for values in ("normal", "wide", "positive"):
+        d = narrow(out_dtype="f32", m=40, n=40, k=300)
+        d.a.values = d.b.values = values
+        d.a.exponent = d.b.exponent = 5
+        built = build.build(d, "cpu")
+        a, b = built.a.values[0], built.b.values[0]
+        lost = ((emulated(a, b) - a @ b).abs() / (a.abs() @ b.abs())).max()
+        uneven = oracle.UNEVEN if values in oracle.UNEVEN_VALUES else 1
+        assert 0.1 < lost / (uneven * numbers.FP8_UNIT) < 0.8, values
+
+
 # ---- Drawn problems ----------------------------------------------------------------------------
 
 

@@ -196,6 +196,24 @@ TEST(SelectAttention, Fp8RefusalsSayWhatIsSupported) {
                     std::to_string((most + 1) * heads)});
 }
 
+TEST(SelectAttention, Fp8SaysThePrecisionAndTheFactors) {
+  AttentionProblem p = problem_of({.batch = 4, .length = 128});
+  const auto text = [&] { return to_text(on_h200(p)); };
+  const auto says = [&](const std::string& words) {
+    EXPECT_NE(text().find(words), std::string::npos) << text();
+  };
+  EXPECT_EQ(text().find("factors"), std::string::npos);
+  for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::e4m3;
+  says("e4m3 x e4m3, P in e4m3, sums of 128 keys in the tensor cores, then f32; no factors; ");
+  p.q_scale = shaped({1}, DType::f32);
+  says("then f32; factors: q; ");
+  p.k_scale = p.v_scale = shaped({p.k.size(2)}, DType::f32);
+  says("; factors: q, k and v one per head and sequence; ");
+  p.q_scale = {};
+  p.v_scale = shaped({4, p.k.size(2), (p.k.size(1) + 63) / 64}, DType::f32);
+  says("; factors: k and v for 64 or 128 rows; ");
+}
+
 TEST(SelectAttention, UnsupportedProblemsAreRejectedByEveryRow) {
   const Explanation e = on_h200(problem_of({.dim = 264}));
   EXPECT_FALSE(e.supported);

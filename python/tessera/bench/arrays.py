@@ -41,9 +41,32 @@ def quantized(x, count):
     return narrow, each[: heads if count > 1 else 1].clone()
 
 
+def quantized_boxes(x, box):
+    """x [.., rows, cols] in e4m3, and its factors [.., down, across], one for each box of rows and
+    columns (None: all). Factors of pieces of rows are contiguous across the rows, as cuBLASLt
+    reads them."""
+    import torch
+
+    rows, cols = x.shape[-2:]
+    height, width = box[0] or rows, box[1] or cols
+    x = x.float()
+    padded = torch.nn.functional.pad(x.abs(), (0, -cols % width, 0, -rows % height))
+    factors = padded.unflatten(-1, (-1, width)).unflatten(-3, (-1, height)).amax((-3, -1))
+    factors = (factors / E4M3_MAX).clamp_(min=2.0**-100)
+    x = (x / spread(factors, (rows, cols), (height, width))).clamp_(-E4M3_MAX, E4M3_MAX)
+    return x.to(torch_dtype("e4m3")), factors.mT.contiguous().mT if height == 1 else factors
+
+
+def spread(factors, shape, box):
+    """The factor [.., rows, cols] of each element, of those of boxes."""
+    for axis, length, size in ((-2, shape[0], box[0]), (-1, shape[1], box[1])):
+        factors = factors.repeat_interleave(size, axis).narrow(axis, 0, length)
+    return factors
+
+
 def widened(x, factors):
     """The values of x in e4m3 times their factors, in bfloat16."""
-    return (x.float() * factors[:, None]).to(torch_dtype("bf16"))
+    return (x.float() * factors).to(torch_dtype("bf16"))
 
 
 def empty(shape, dtype, device):
@@ -90,7 +113,13 @@ def take(array, *index):
         if isinstance(one, np.ndarray) and hasattr(array, "index_select"):
             import torch
 
-            array = array.index_select(axis, torch.from_numpy(one).to(array.device))
+            places = torch.from_numpy(one).to(array.device)
+            if isinstance(array, torch.Tensor):  # PyTorch does not select in FP8
+                narrow = array.element_size() == 1
+                words = array.view(torch.uint8) if narrow else array
+                array = words.index_select(axis, places).view(array.dtype)
+            else:
+                array = array.index_select(axis, places)
         else:
             array = array[(slice(None),) * axis + (one,)]
     return to_f64(array)

@@ -66,10 +66,10 @@ OPTIONAL: dict[str, dict] = {
                   **PATTERN_DEFAULTS},
     # experts: the number of matrices b, among which the rows of a are divided by Zipf's law with
     # the exponent `shares`.
-    "matmul": {"transpose": "nn", "seed": 1, "experts": None, "shares": None},
+    "matmul": {"transpose": None, "seed": 1, "experts": None, "shares": None, "factors": None},
     # side b is the linear layer: x [m, k] times the transpose of a sparse w [n, k].
-    "bsr_matmul": {"side": "a", "block_cols": None, "experts": None, "shares": None,
-                   **PATTERN_DEFAULTS},
+    "bsr_matmul": {"side": None, "factors": None, "block_cols": None, "experts": None,
+                   "shares": None, **PATTERN_DEFAULTS},
     "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
     "spgemm": {**PATTERN_DEFAULTS},
 }
@@ -79,8 +79,12 @@ OPTIONAL["attention"] = {**OPTIONAL["attention"], "factors": None}
 # any_order: gradients need not have the same bits every time.
 OPTIONAL["attention_backward"] = {**OPTIONAL["list_blocks"], "any_order": False}
 DTYPES = ("bf16", "f16", "f32")
-FP8 = "e4m3"  # of q, k and v; the result is in bf16
+FP8 = "e4m3"  # of inputs; the result is in bf16
 FACTORS = ("head", "tensor")
+# Of products: one for each operand; per row of a and column of b; 1x128 of a and 128x128 of b. A
+# sparse b has a factor per stored block in the place of the latter two, experts one each in the
+# place of the first.
+PRODUCT_FACTORS = ("tensor", "row", "block")
 
 # The schema of a workload file.
 PARAMS = {"type": "object"}
@@ -136,7 +140,8 @@ class Case:
             names += ("hk",) if "page" in self.params else ()
             names += tuple(name for name in ("any_order", "factors") if name in self.params)
         else:
-            names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
+            names = ("m", "n", "k", "experts", "shares", "factors")
+            more = {"transpose": self.transpose}
         sizes = {name: self.params.get(name) for name in ("dtype", *names)}
         return make_case(self.op if self.op in ATTENTION_PASSES else "matmul", {**sizes, **more})
 
@@ -147,7 +152,11 @@ def kind_of(op):
 
 
 def dtypes_of(op):
-    return (*DTYPES, FP8) if op == "attention" else DTYPES
+    return (*DTYPES, FP8) if op in ("attention", "matmul", "bsr_matmul") else DTYPES
+
+
+def factors_of(op):
+    return FACTORS if op in ABOUT_ATTENTION else PRODUCT_FACTORS
 
 
 def case_key(op, params):
@@ -219,13 +228,18 @@ def _fill_attention(op, p):
             raise CaseError(f"{op}: sequences: packed cases take b = 1, skv = s and no pattern")
     if p["softcap"] == 0:
         p["softcap"] = None
-    if p["dtype"] == FP8:
-        p["factors"] = p["factors"] or FACTORS[0]
-    if p.get("factors") not in (FACTORS if p["dtype"] == FP8 else (None,)):
-        raise CaseError(f"{op}: factors: expected {' or '.join(FACTORS)}, of dtype {FP8} alone, "
-                        f"got {p['factors']!r}")
+    _fill_factors(op, p)
     if not p.get("any_order"):
         p["any_order"] = None
+
+
+def _fill_factors(op, p):
+    known = factors_of(op)
+    if p["dtype"] == FP8:
+        p["factors"] = p["factors"] or known[0]
+    if p.get("factors") not in (known if p["dtype"] == FP8 else (None,)):
+        raise CaseError(f"{op}: factors: expected {' or '.join(known)}, of dtype {FP8} alone, "
+                        f"got {p['factors']!r}")
 
 
 def _fill_pages(op, p):
@@ -243,14 +257,24 @@ def _fill_pages(op, p):
 def _fill_product(op, p):
     for name in ("m", "n", "k"):
         _size(op, name, p[name])
+    _fill_factors(op, p)
     if op == "matmul":
         p["seed"] = None
+        p["transpose"] = p["transpose"] or ("nt" if p["dtype"] == FP8 else "nn")
+        if p["dtype"] == FP8 and p["transpose"] != "nt":
+            raise CaseError(f"{op}: transpose: expected nt of dtype {FP8}, as both operands lie "
+                            f"along the depth, got {p['transpose']!r}")
         if p["transpose"] not in ("nn", "nt", "tn", "tt"):
             raise CaseError(f"{op}: transpose: expected nn, nt, tn or tt, got {p['transpose']!r}")
         _fill_experts(op, p)
         return
     _size(op, "block", p["block"])
     p["block_cols"] = _size(op, "block_cols", p.get("block_cols") or p["block"])
+    if op == "bsr_matmul":
+        p["side"] = p["side"] or ("b" if p["dtype"] == FP8 else "a")
+        if p["dtype"] == FP8 and p["side"] != "b":
+            raise CaseError(f"{op}: side: expected b of dtype {FP8}, as x lies along the depth, "
+                            f"got {p['side']!r}")
     if op == "bsr_matmul" and p["side"] not in ("a", "b"):
         raise CaseError(f"{op}: side: expected a or b, got {p['side']!r}")
     _fill_experts(op, p)
@@ -369,6 +393,7 @@ def label(op, p):
         words += [p["transpose"]] if p.get("transpose", "nn") != "nn" else []
         words += [f"{p['experts']} experts"] if "experts" in p else []
         words += ["sparse w"] if p.get("side") == "b" else []
+        words += [f"{p['factors']} factors"] if p.get("factors", "tensor") != "tensor" else []
         block = str(p.get("block")) + (f"x{p['block_cols']}" if "block_cols" in p else "")
     if "pattern" in p:
         words += [p["pattern"].replace("_", "-"), *pattern_words(p), f"block {block}"]

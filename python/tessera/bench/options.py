@@ -8,13 +8,13 @@ from typing import Any
 
 from .cases import (
     ALL_PATTERN_ARGUMENTS,
-    FACTORS,
     OPTIONAL,
     PATTERN_ARGUMENTS,
     REQUIRED,
     VOLUMES,
     CaseError,
     dtypes_of,
+    factors_of,
     make_case,
 )
 
@@ -39,8 +39,8 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     "shares": ("shares", float, "how unevenly: 0 is evenly [0.6]"),
     "block": ("block", int, "rows of a block"),
     "block_cols": ("block-cols", int, "columns of a block [--block]"),
-    "dtype": ("dtype", str, "bf16; on the CPU f32; of attention in e4m3 the result is in bf16"),
-    "factors": ("factors", FACTORS, "which values of q, k or v in e4m3 share a factor [head]"),
+    "dtype": ("dtype", str, "bf16; on the CPU f32; of inputs in e4m3 the result is in bf16"),
+    "factors": ("factors", str, "which values of an input in e4m3 share a factor [the first]"),
     "pattern": ("pattern", str, "[random with --density]; sizes count blocks; see "
                                 "docs/gpu_check.md"),
     **{name: (name.replace("_", "-"), int, "") for name in ALL_PATTERN_ARGUMENTS},
@@ -55,7 +55,8 @@ def add_problem(parser, op):
     known |= set(ALL_PATTERN_ARGUMENTS) if "pattern" in known else set()
     for name, (option, kind, text) in OPTIONS.items():
         if name in known:
-            values = dtypes_of(op) if name == "dtype" else kind
+            chosen = {"dtype": dtypes_of, "factors": factors_of}.get(name)
+            values = chosen(op) if chosen else kind
             reads = {"choices" if isinstance(values, tuple) else "type": values}
             needed = name in REQUIRED[op] and name != "pattern"
             parser.add_argument("--" + option, dest=name, required=needed, help=text, **reads)

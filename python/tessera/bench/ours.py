@@ -168,6 +168,11 @@ def _plain_call(tessera, problem, inputs):
         pattern = operand(problem.bsr_out, inputs["out"])
         return tessera.sddmm, [a, b, pattern], {"out": inputs["out"]}
     options = {"out": inputs["out"]}
+    for name, bsr in (("a_scale", problem.bsr_a), ("b_scale", problem.bsr_b)):
+        if name in inputs:
+            factors = inputs[name]
+            several = bsr is not None and len(factors) > 1
+            options[name] = factors.reshape(*bsr.batch, -1) if several else factors
     if "experts" in p:
         options["group_offsets"] = problem.offsets_array
     if op == "bsr_matmul":

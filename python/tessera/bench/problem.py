@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import arrays, flops, patterns
-from .cases import ABOUT_ATTENTION, ATTENTION_PASSES, FP8, LISTS, block_shape
+from .cases import ABOUT_ATTENTION, ATTENTION, ATTENTION_PASSES, FP8, LISTS, block_shape, kind_of
 from .ours import forward_results
 from .reference import make_reference
 
@@ -47,13 +47,15 @@ class Bsr:
         return tessera.BsrMatrix(values, self.row_offsets, self.col_indices,
                                  self.rows // (self.count or 1), self.cols)
 
-    def dense_rows(self, values, rows):
-        """The chosen rows as dense rows in double precision."""
+    def dense_rows(self, values, rows, factors=None):
+        """The chosen rows as dense rows in double precision, times the factors of their blocks."""
         dense = np.zeros((len(rows), self.cols))
         for place, row in enumerate(rows):
             i, inside = divmod(int(row), self.block_rows)
             entries = np.arange(self.lists.offsets[i], self.lists.offsets[i + 1])
             stored = arrays.take(values, entries, inside)
+            if factors is not None:
+                stored = stored * arrays.to_f64(factors)[entries if len(factors) > 1 else 0, None]
             for column, part in zip(self.lists.row(i), stored, strict=True):
                 dense[place, column * self.block_cols : (column + 1) * self.block_cols] = part
         return dense
@@ -128,8 +130,9 @@ class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
     holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. For operations that
     make lists, it has the blocks or scores. For gradients it has dout, dq, dk and dv as well, and
-    out and lse of the forward pass. For FP8 it has q_scale, k_scale and v_scale. `backend`: ours
-    runs kernels of this backend only. `difficult`: q, k and v have a mean and uneven channels."""
+    out and lse of the forward pass. For FP8 it has q_scale, k_scale and v_scale, or a_scale and
+    b_scale. `backend`: ours runs kernels of this backend only. `difficult`: q, k and v have a mean
+    and uneven channels, a and a dense b uneven rows and channels."""
 
     backend: str | None = None
 
@@ -214,8 +217,10 @@ class Problem:
         return made
 
     def _in_fp8(self, name, shape, seed):
-        """(values, factors) of q, k or v, quantised from bf16."""
+        """(values, factors) of q, k or v, or of a or b, quantised from bf16."""
         values = arrays.normal(shape, "bf16", self.device, seed)
+        if kind_of(self.op) != ATTENTION:
+            return self._operand_in_fp8(name, values)
         if self.difficult and name == "v":
             values = 1 + values / 2
             values[..., ::32] *= 8
@@ -223,6 +228,29 @@ class Problem:
             values[..., ::64] *= 4
         per_head = self.params["factors"] == "head"
         return arrays.quantized(values, self.params["hk"] if per_head else 1)
+
+    def _operand_in_fp8(self, name, values):
+        if self._bsr(name):
+            if self.params["factors"] != "tensor":
+                values, factors = arrays.quantized_boxes(values, (None, None))
+                return values, factors.flatten()
+            whole, factors = arrays.quantized_boxes(values.flatten(0, 1), (None, None))
+            return whole.view(values.shape), factors.flatten()
+        if self.difficult:
+            values[..., ::64, :] *= 16
+            values[..., ::64] *= 4
+        values, factors = arrays.quantized_boxes(values, self.box_of(name))
+        one = self.params["factors"] == "tensor" and values.ndim == 2
+        return values, factors.flatten() if one else factors
+
+    def _bsr(self, name):
+        return {"a": self.bsr_a, "b": self.bsr_b}[name]
+
+    def box_of(self, name):
+        """Rows and columns that share a factor of a dense operand, which lies along the depth; None
+        is all of them."""
+        blocks = (1, 128) if name == "a" else (128, 128)
+        return {"tensor": (None, None), "row": (1, None), "block": blocks}[self.params["factors"]]
 
     @cached_property
     def with_difficult_values(self):
@@ -237,10 +265,21 @@ class Problem:
         """A problem in FP8 with the same values in bf16, and the same results."""
         made = copy.copy(self)
         made.dtype = "bf16"
+        names = "qkv" if kind_of(self.op) == ATTENTION else "ab"
         made.sets = [{"out": one["out"], **{
-            name: arrays.widened(one[name], one[name + "_scale"]) for name in "qkv"}}
+            name: arrays.widened(one[name], self._factor_of_each(one, name)) for name in names}}
             for one in self.sets]
         return made
+
+    def _factor_of_each(self, inputs, name):
+        factors, values = inputs[name + "_scale"], inputs[name]
+        if kind_of(self.op) == ATTENTION:
+            return factors[:, None]
+        if factors.ndim == 1:
+            return factors[:, None, None] if self._bsr(name) else factors
+        rows, cols = values.shape[-2:]
+        box = [part or whole for part, whole in zip(self.box_of(name), (rows, cols), strict=True)]
+        return arrays.spread(factors, (rows, cols), box)
 
     @cached_property
     def stacked_lists(self):

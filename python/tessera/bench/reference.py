@@ -115,7 +115,7 @@ def _product(problem):
     for expert, rows in parts:
         a, b = _rows_of_a(problem, rows), _columns_of_b(problem, columns, expert)
         truth.append(a @ b.T)
-        budget.append(_budget(a, b, truth[-1], problem.dtype))
+        budget.append(_budget(a, b, truth[-1], problem))
     sampled = np.concatenate([rows for _, rows in parts])
 
     def pick(result):
@@ -131,7 +131,23 @@ def _rows_of_a(problem, rows):
     if problem.bsr_a:
         return problem.bsr_a.dense_rows(a, rows)
     transposed = problem.case.transpose[0] == "t"
-    return arrays.take(a, slice(None), rows).T if transposed else arrays.take(a, rows)
+    found = arrays.take(a, slice(None), rows).T if transposed else arrays.take(a, rows)
+    return found * _factors_of_lines(problem, "a", rows)
+
+
+def _factors_of_lines(problem, name, lines, *place):
+    """Of lines [lines, depth] of a dense operand in FP8, which are stored as rows; else 1."""
+    factors = problem.sets[0].get(name + "_scale")
+    if factors is None:
+        return 1.0
+    factors = arrays.to_f64(factors)
+    if factors.ndim == 1:
+        return factors[0]
+    height, width = problem.box_of(name)
+    factors = factors[place] if place else factors
+    of_lines = factors[lines // height if height else np.zeros_like(lines)]
+    depth = np.arange(problem.params["k"])
+    return of_lines[:, depth // width if width else np.zeros_like(depth)]
 
 
 def _columns_of_b(problem, columns, expert):
@@ -140,17 +156,22 @@ def _columns_of_b(problem, columns, expert):
     if problem.op == "spgemm":
         return _dense_columns(problem.bsr_b, b, columns)
     if problem.bsr_b:
-        return problem.bsr_b.dense_rows(b, (expert or 0) * problem.params["n"] + columns)
+        return problem.bsr_b.dense_rows(b, (expert or 0) * problem.params["n"] + columns,
+                                        problem.sets[0].get("b_scale"))
     place = () if expert is None else (expert,)
     if problem.case.transpose[1] == "t":
-        return arrays.take(b, *place, columns)
+        return arrays.take(b, *place, columns) * _factors_of_lines(problem, "b", columns, *place)
     return arrays.take(b, *place, slice(None), columns).T
 
 
-def _budget(a, b, truth, dtype):
-    """The budget of summing the products in f32, in any order, and rounding the sum once."""
-    terms = np.count_nonzero(a, axis=1)[:, None] + 2
-    return terms * 2.0**-24 * (np.abs(a) @ np.abs(b).T) + 0.5 * arrays.ulp(truth, dtype) + 1e-30
+def _budget(a, b, truth, problem):
+    """The budget of summing the products in f32, in any order, and rounding the sum once. Of FP8,
+    factors are four roundings more, and sums in tensor cores have few bits."""
+    units = (np.count_nonzero(a, axis=1)[:, None] + 2) * 2.0**-24
+    if problem.dtype == FP8:
+        units = units + 4 * 2.0**-24 + (FP8_SUMS if problem.device == "cuda" else 0)
+    half = 0.5 * arrays.ulp(truth, problem.out_dtype)
+    return units * (np.abs(a) @ np.abs(b).T) + half + 1e-30
 
 
 def _dense_columns(bsr, values, columns):
@@ -177,7 +198,7 @@ def _sddmm(problem):
         first = int(bsr.lists.indices[entry]) * bsr.block_cols
         b = arrays.take(inputs["b"], slice(None), slice(first, first + bsr.block_cols)).T
         truth.append(a @ b.T)
-        budget.append(_budget(a, b, truth[-1], problem.dtype))
+        budget.append(_budget(a, b, truth[-1], problem))
 
     def pick(result):
         taken = arrays.take(result, entries)

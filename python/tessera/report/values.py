@@ -105,6 +105,8 @@ def of_dense(record):
     values of the same sizes, our own attention."""
     peers = measured(record)  # of experts the dense case is our own
     dense = peers.get(DENSE.get(record["op"])) or peers.get("tessera_dense")
+    if record["params"]["dtype"] == FP8:
+        dense = dense or peers.get("torch_dense")
     if dense is None or "ms" not in record["ours"] or not whole_rate(dense):
         return None
     return record["ours"]["tflops"] / whole_rate(dense)
@@ -122,7 +124,7 @@ def group_of(record):
     if op in LISTS:
         return "making lists"
     if op not in ATTENTION_PASSES:
-        return op
+        return f"{op}, FP8" if p["dtype"] == FP8 else op
     what = op.replace("_", " ")
     if p["dtype"] == FP8:
         return f"{what}, FP8"
@@ -137,6 +139,7 @@ def group_of(record):
 GROUPS = (*(f"{op.replace('_', ' ')}, {kind}" for op in ATTENTION_PASSES
             for kind in ("dense", "block-sparse", "window, softcap, packed")),
           "attention, over pages", "attention, FP8", "matmul", "bsr_matmul", "sddmm", "spgemm",
+          "matmul, FP8", "bsr_matmul, FP8",
           "making lists")
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "e4m3": torch.float8_e4m3fn}
+FP8_DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}  # of operands of products
 BITS = {"f32": 24, "f16": 11, "bf16": 8, "e4m3": 4}  # of the significand
 SMALLEST_EXPONENT = {"f32": -126, "f16": -14, "bf16": -126, "e4m3": -6}
 LARGEST = {name: torch.finfo(dtype).max for name, dtype in DTYPES.items()}

@@ -90,6 +90,10 @@ def _draw_product(op: str) -> Callable[[int, str, int], Any]:
     return draw
 
 
+def _draw_fp8_product(seed: int, device: str, most_multiplies: int) -> Any:
+    return product_problems.draw_fp8(seed, device, most_multiplies)
+
+
 STRETCH = {"cpu": 1 << 20, "cuda": 1 << 25}  # elements of a score matrix that are judged at a time
 # The largest problems, by the name of the option that limits them.
 LIMITS = {"pairs": {"cpu": 1 << 21, "cuda": 1 << 28},
@@ -104,7 +108,10 @@ BACKWARD = Operation("attention_backward", "pairs", _draw_backward, _build_backw
                      _judge_backward, draws_rows=True)
 PRODUCTS = {op: Operation(op, "multiplies", _draw_product(op), _build_product, _judge_product,
                           draws_rows=True) for op in product_problems.OPS}
-OPERATIONS = {one.name: one for one in (ATTENTION, FP8, BACKWARD, *PRODUCTS.values())}
+FP8_PRODUCTS = Operation("products_fp8", "multiplies", _draw_fp8_product, _build_product,
+                         _judge_product, draws_rows=True)
+OPERATIONS = {one.name: one for one in (ATTENTION, FP8, BACKWARD, *PRODUCTS.values(),
+                                        FP8_PRODUCTS)}
 GROUPS = {"products": tuple(PRODUCTS), "all": tuple(OPERATIONS)}
 
 

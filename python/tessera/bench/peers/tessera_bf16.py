@@ -1,5 +1,5 @@
-"""tessera's attention in bf16 over the values of a case in FP8: the speed and the accuracy that FP8
-is held against."""
+"""tessera's attention or product in bf16 over the values of a case in FP8: the speed and the
+accuracy that FP8 is held against."""
 
 from ..cases import FP8
 from ..ours import prepare_ours
@@ -7,7 +7,8 @@ from .base import Peer
 
 
 class TesseraBf16(Peer):
-    ops = ("attention",)
+    ops = ("attention", "matmul", "bsr_matmul")
+    experts = (False, True)
     fp8 = True
     module = "tessera"
 

@@ -10,15 +10,46 @@ from torch import Tensor
 
 import tessera
 
-from ..memory import Buffer, Made
-from ..numbers import DTYPES, LARGEST
+from ..memory import NAN_BITS, Buffer, Made, words
+from ..numbers import DTYPES, FP8_DTYPES, LARGEST
 from ..operations import Call
-from .draw import Blocks, Drawn, Layout, Side
+from .draw import FP8, Blocks, Drawn, Layout, Side
 
 LIST_GUARD = 64  # entries before and after a list
 NOTHING = (1 << 31) - 1  # fills them
 WIDE = 8  # "wide" values are multiplied by two to the power of -8 to 8
+WIDE_FP8 = 3
 LARGEST_INTEGER = 8
+FACTOR_BLOCK = 128
+EXTREME = 30  # factors of any size are two to the power of -30 to 30
+SHARE_OF_ODD_FACTORS = 0.15  # of zeros or NaN, where there are some
+
+
+@dataclass
+class Boxes:
+    """The elements of a matrix that share a factor."""
+
+    scale: Tensor  # [batch|1, factors down, factors across], as the product sees the matrix
+    down: Tensor  # of each row, where its factors are
+    across: Tensor  # of each column
+
+    @property
+    def each(self) -> Tensor:
+        """The factor of each element, in f64."""
+        return self.scale[:, self.down][..., self.across].double()
+
+    @property
+    def mT(self) -> Boxes:
+        return Boxes(self.scale.mT, self.across, self.down)
+
+    def spoil(self, needed: Tensor) -> None:
+        """Writes NaN to the factors that no element of [batch|1, rows, cols] needs."""
+        if self.scale.shape[0] == 1:
+            needed = needed.any(0, keepdim=True)
+        first, last = (torch.nn.functional.one_hot(at, size).double() if at.numel() else
+                       needed.new_zeros(0, size).double() for at, size in zip(
+                           (self.down, self.across), self.scale.shape[1:], strict=True))
+        self.scale.masked_fill_(first.T @ needed.double() @ last == 0, torch.nan)
 
 
 @dataclass
@@ -27,9 +58,11 @@ class Matrix:
 
     given: Any  # a tensor or a BsrMatrix
     option: bool  # transpose_a or transpose_b
-    values: Tensor  # f64 [batch|1, rows, cols], as the product sees it
+    values: Tensor  # f64 [batch|1, rows, cols], as the product sees it, times their factors
     stored: Tensor | None = None  # bool, the same shape; None: every element
     memory: Tensor | None = None  # of a dense one: the same shape, where the library reads
+    scale: Tensor | None = None  # the factors of FP8, as the library reads them
+    boxes: Boxes | None = None  # of a dense one: which elements share one of them
 
 
 @dataclass
@@ -66,6 +99,7 @@ class Built:
                                        "out_dtype": self.out_dtype}
             if d.lead is not None:
                 a = a.reshape(*d.lead, d.k)
+            options |= self._scales("x_scale", "weight_scale")
             return "linear", (a, b), options
         options = {"transpose_a": self.a.option, "transpose_b": self.b.option, "alpha": d.alpha,
                    "out_dtype": self.out_dtype}
@@ -78,8 +112,13 @@ class Built:
             return "sddmm", (a, b, self.pattern_matrix), options
         options |= {"c": tensor if d.c == "out" else self.c, "bias": self.bias,
                     "bias_axis": "row" if d.bias_rows else "column", "activation": d.activation,
-                    "group_offsets": self.offsets, "group_axis": "inner" if d.inner else "rows"}
+                    "group_offsets": self.offsets, "group_axis": "inner" if d.inner else "rows",
+                    **self._scales("a_scale", "b_scale")}
         return "bsr_matmul" if d.op == "bsr_matmul" else "matmul", (a, b), options
+
+    def _scales(self, *names: str) -> dict[str, Tensor]:
+        return {name: side.scale for name, side in zip(names, (self.a, self.b), strict=True)
+                if side.scale is not None}
 
     @property
     def out_dtype(self) -> torch.dtype:
@@ -108,17 +147,21 @@ def _strides(shape: tuple[int, ...], layout: Layout, blocks: bool) -> tuple[int,
     """Of [.., rows, cols]. Of blocks, padding lies between blocks instead of lines."""
     rows, cols = max(1, shape[-2]), max(1, shape[-1])
     padding = 0 if blocks else layout.padding
+
+    def up(distance: int) -> int:
+        return -(-distance // layout.multiple) * layout.multiple
+
     if layout.columns:
-        pitch = rows * layout.step + padding
+        pitch = up(rows * layout.step + padding)
         strides = [layout.step, pitch]
         step = cols * pitch
     else:
-        pitch = cols * layout.step + padding
+        pitch = up(cols * layout.step + padding)
         strides = [pitch, layout.step]
         step = rows * pitch
     more = [layout.padding if blocks else layout.batch_padding, layout.batch_padding]
     for size, gap in zip(reversed(shape[:-2]), more, strict=False):
-        step += gap
+        step = up(step + gap)
         strides.insert(0, 0 if layout.shared and not blocks else step)
         step *= max(1, size)
     return tuple(strides)
@@ -149,12 +192,15 @@ class Maker:
 
         x = torch.randn(shape, generator=self.generator, device=self.device)
         if kind == "wide":
-            x = torch.ldexp(x, integers(-WIDE, WIDE))
+            wide = WIDE_FP8 if dtype in FP8_DTYPES else WIDE
+            x = torch.ldexp(x, integers(-wide, wide))
         elif kind == "positive":
             x = x.abs()
         elif kind == "integers":
             x = integers(-LARGEST_INTEGER, LARGEST_INTEGER).float()
         x = x.mul_(2.0**exponent)
+        if dtype in FP8_DTYPES:
+            return x.clamp_(-LARGEST[FP8], LARGEST[FP8]).to(FP8_DTYPES[dtype])
         if dtype == "f16":
             x = x.clamp_(-LARGEST[dtype], LARGEST[dtype])
         return x.to(DTYPES[dtype])
@@ -167,22 +213,72 @@ class Maker:
             side, side.blocks, rows, cols)
         if not side.transposed:
             return made
-        given, option = made.given, True
+        given, option, scale = made.given, True, made.scale
         if self.d.op == "linear":
             option = False  # which multiplies by the transpose
         elif side.view:
             given, option = given.mT if side.blocks is None else given.T, False
+            if scale is not None and side.blocks is None and scale.dim() > 1:
+                scale = scale.mT
         return Matrix(given, option, made.values.mT, _transposed(made.stored),
-                      _transposed(made.memory))
+                      _transposed(made.memory), scale, made.boxes and made.boxes.mT)
+
+    def dtype_of(self, side: Side) -> tuple[str, torch.dtype]:
+        name = side.dtype or self.d.dtype
+        return name, {**DTYPES, **FP8_DTYPES}[name]
 
     def _dense(self, side: Side, rows: int, cols: int) -> Matrix:
         shape = (side.batch, rows, cols) if side.batch else (rows, cols)
-        tensor = _place(shape, side.layout, DTYPES[self.d.dtype], self.device).tensor
+        name, dtype = self.dtype_of(side)
+        tensor = _place(shape, side.layout, dtype, self.device).tensor
         batched = tensor if side.batch else tensor[None]
         memory = batched[:1] if side.layout.shared else batched
-        values = self.values(tuple(memory.shape), side.values, side.exponent, self.d.dtype)
+        values = self.values(tuple(memory.shape), side.values, side.exponent, name)
         memory.copy_(values)
-        return Matrix(tensor, False, values.double(), None, memory)
+        made = Matrix(tensor, False, values.double(), None, memory)
+        if side.factors != "none":
+            self._scale_dense(made, side, rows, cols)
+        return made
+
+    def _scale_dense(self, made: Matrix, side: Side, rows: int, cols: int) -> None:
+        """Gives a dense operand factors, as it is stored."""
+        lines_are_rows = (side is self.d.a) != side.transposed
+        lines, depth = (rows, cols) if lines_are_rows else (cols, rows)
+        box = {"line": (1, None), "1x128": (1, FACTOR_BLOCK),
+               "128x128": (FACTOR_BLOCK, FACTOR_BLOCK)}.get(side.factors, (None, None))
+        counts, places = [], []
+        for length, one in zip((lines, depth), box, strict=True):
+            counts.append(1 if one is None else -(-length // one))
+            places.append(torch.arange(length, device=self.device) // (one or max(1, length)))
+        if not lines_are_rows:
+            counts.reverse()
+            places.reverse()
+        own = side.batch and not side.layout.shared and self.d.seed % 4
+        shape = (1,) if side.factors == "tensor" else (
+            (side.batch, *counts) if own else tuple(counts))
+        made.scale = self.factors(shape, side)
+        made.boxes = Boxes(made.scale.view(1, 1, 1) if len(shape) == 1 else
+                           made.scale if len(shape) == 3 else made.scale[None], *places)
+        made.values = made.values * made.boxes.each
+
+    def factors(self, shape: tuple[int, ...], side: Side) -> Tensor:
+        """Random factors; the memory around them is NaN."""
+        strides: list[int] = []
+        step = 1
+        for size in reversed(shape):
+            strides.insert(0, step)
+            step = step * max(1, size) + (self.d.seed % 3 if len(shape) > 1 else 0)
+        scale = Buffer(shape, tuple(strides), torch.float32, self.device).tensor
+        made = torch.randn(shape, generator=self.generator, device=self.device)
+        odd = self.uniform(*shape) < SHARE_OF_ODD_FACTORS
+        if side.factor_kind == "extreme":
+            made = torch.ldexp(made.abs() + 0.5, torch.randint(
+                -EXTREME, EXTREME, shape, generator=self.generator, device=self.device))
+        else:
+            made = made.div_(2).exp_().mul_(2.0**-side.exponent)
+        if side.factor_kind in ("zeros", "nan"):
+            made.masked_fill_(odd, 0.0 if side.factor_kind == "zeros" else torch.nan)
+        return scale.copy_(made)
 
     def _sparse(self, side: Side, blocks: Blocks, rows: int, cols: int) -> Matrix:
         mask = self.mask(blocks, max(1, side.batch), rows, cols)
@@ -190,19 +286,28 @@ class Maker:
         if own:
             mask = mask.expand(side.batch, -1, -1)
         shape = (*mask.shape, blocks.rows, blocks.cols)
-        grid = self.values(shape, side.values, side.exponent, self.d.dtype)
-        values = grid[mask]
+        name, dtype = self.dtype_of(side)
+        grid = self.values(shape, side.values, side.exponent, name)
+        values = words(grid)[mask].view(dtype)
         if own:
             values = values.unflatten(0, (side.batch, -1)) if mask.numel() else values.new_zeros(
                 side.batch, 0, *values.shape[1:])
         placed = _place(tuple(values.shape), replace(side.layout, shared=False),
-                        DTYPES[self.d.dtype], self.device, blocks=True).tensor
+                        dtype, self.device, blocks=True).tensor
         placed.copy_(values)
         matrix = tessera.BsrMatrix(placed, *self.lists(mask, blocks.form), rows, cols)
         if self.d.op == "linear" and not side.transposed:
             matrix = matrix.T
         stored = mask[..., None, None].expand(shape)
-        return Matrix(matrix, False, _flat(grid.double().masked_fill_(~stored, 0)), _flat(stored))
+        wide, scale = grid.double(), None
+        if side.factors != "none":
+            of_blocks = tuple(values.shape[:-2]) if side.factors == "stored" else (1,)
+            scale = self.factors(of_blocks, side)
+            each = torch.zeros(mask.shape, dtype=torch.float64, device=self.device)
+            each[mask] = scale.double().flatten() if side.factors == "stored" else scale.double()
+            wide *= each[..., None, None]
+        return Matrix(matrix, False, _flat(wide.masked_fill_(~stored, 0)), _flat(stored),
+                      scale=scale)
 
     def mask(self, blocks: Blocks, matrices: int, rows: int, cols: int) -> Tensor:
         """Which blocks are stored: bool [sets, block rows, block columns]."""
@@ -344,29 +449,29 @@ def _spoil_what_is_not_needed(built: Built) -> None:
 
 
 def _keep(matrix: Matrix, needed: Tensor) -> None:
-    """NaN where a dense operand is not needed; `needed` has a batch, or one set for all."""
+    """NaN where a dense operand and its factors are not needed; `needed` has a batch, or one set
+    for all."""
     if matrix.memory is None:
         return
+    if matrix.boxes is not None:
+        matrix.boxes.spoil(needed.expand(-1, *matrix.memory.shape[1:]))
     if matrix.memory.shape[0] == 1:
         needed = needed.any(0, keepdim=True)
-    matrix.memory.masked_fill_(~needed, torch.nan)
+    words(matrix.memory).masked_fill_(~needed, NAN_BITS)
 
 
 def _spoil_groups(built: Built) -> None:
     d, a, b = built.drawn, built.a, built.b
-    ranges = group_ranges(d)
-    first, last = d.before, ranges[-1][1]
-    if a.memory is not None:
-        for outside in (slice(0, first), slice(last, None)):
-            where = (0, slice(None), outside) if d.inner else (0, outside)
-            a.memory[where] = torch.nan
-            if d.inner and b.memory is not None:
-                b.memory[0, outside] = torch.nan
-    if d.inner:
-        return
-    for group, (begin, end) in enumerate(ranges):
-        if b.stored is not None and a.memory is not None:
-            one = b.stored[group if b.stored.shape[0] > 1 else 0]
-            a.memory[0, begin:end].masked_fill_(~one.any(1), torch.nan)
-        elif b.memory is not None and begin == end and b.memory.shape[0] > 1:
-            b.memory[group] = torch.nan
+    of_a = torch.zeros(1, d.m, d.k, dtype=torch.bool, device=built.device)
+    of_b = torch.zeros(max(1, d.b.batch), d.k, d.n, dtype=torch.bool, device=built.device)
+    for group, (begin, end) in enumerate(group_ranges(d)):
+        if d.inner:
+            of_a[..., begin:end] = True
+            of_b[:, begin:end] = True
+            continue
+        matrix = group if d.b.batch > 1 else 0
+        of_a[0, begin:end] = True if b.stored is None else b.stored[
+            matrix if b.stored.shape[0] > 1 else 0].any(1)
+        of_b[matrix] |= begin < end
+    _keep(a, of_a)
+    _keep(b, of_b)

@@ -23,10 +23,19 @@ without cancellation; calls, and plans that are prepared and run.
 A product has at most --multiplies multiplications, those of zeros included (on the CPU 2^23, else
 2^33), and at most 2^24 numbers per tensor. A larger one loses matrices first, then length.
 
+Products in FP8 (products_fp8) are matmul, linear, bsr_matmul and grouped with operands in
+float8_e4m3fn, some in float8_e5m2, each without factors or with random ones: one, per matrix, per
+row of a or column of b, per 1x128 or 128x128 elements, per stored block. Factors are usual ones,
+or of any size from 2^-30 to 2^30, and some have zeros or NaN among them. Most operands lie along
+the depth in rows at multiples of 16 bytes, and most blocks are multiples of 64, as kernels on a GPU
+support. Results are in bfloat16, float16 or float32.
+
 Seven in ten problems run a kernel row drawn from those that `explain` accepts, the others the one
 that the library chooses (--rows)."""
 
 OPS = ("matmul", "linear", "bsr_matmul", "grouped", "sddmm", "spgemm")
+FP8_OPS = ("matmul", "linear", "bsr_matmul", "bsr_matmul", "linear", "grouped")
+FP8 = "e4m3"
 # Kernels on a GPU multiply float32 only where both operands are dense or both are sparse.
 GPU_WITH_F32 = ("matmul", "spgemm")
 FLOATS = ("f32", "f16", "bf16")
@@ -37,6 +46,10 @@ MOST_NUMBERS = 1 << 24  # per tensor
 MOST_BLOCKS = 1 << 20  # positions of a pattern, over its batch
 PATTERNS = ("random", "random", "random", "banded", "power_law", "full", "empty", "one_row")
 FORMS = ("own_values", "own_lists", "pool", "repeated")  # of a batch of patterns
+# Which values of an operand in FP8 share a factor, and what factors are drawn.
+DENSE_FACTORS = ("none", "tensor", "matrix", "line", "line", "1x128", "1x128", "128x128")
+BLOCK_FACTORS = ("none", "tensor", "stored", "stored")
+FACTOR_KINDS = ("usual", "usual", "usual", "extreme", "zeros", "nan")
 VALUES = ("normal", "normal", "normal", "normal", "wide", "positive", "integers")
 
 
@@ -50,6 +63,7 @@ class Layout:
     offset: int = 0  # elements from an aligned address to the first number
     batch_padding: int = 0  # elements between matrices of a batch
     shared: bool = False  # one matrix in memory, with a batch stride of 0
+    multiple: int = 1  # of elements, that the distances of lines, blocks and matrices are
 
 
 @dataclass
@@ -76,6 +90,9 @@ class Side:
     layout: Layout = field(default_factory=Layout)
     values: str = "normal"
     exponent: int = 0  # values are multiplied by two to this power
+    dtype: str | None = None  # where it is not that of the problem
+    factors: str = "none"  # of FP8, see DENSE_FACTORS and BLOCK_FACTORS
+    factor_kind: str = "usual"
 
 
 @dataclass
@@ -162,10 +179,12 @@ class Extents:
     counts: list[int]
     units: list[int]
     aligned: list[bool]
+    multiple: int  # of aligned sizes
 
     def size(self, i: int) -> int:
         size = self.counts[i] * self.units[i]
-        return -(-size // 8) * 8 if self.aligned[i] and self.units[i] == 1 else size
+        step = self.multiple if self.aligned[i] and self.units[i] == 1 else 1
+        return -(-size // step) * step
 
 
 @dataclass
@@ -175,6 +194,7 @@ class Room:
     device: str
     most: int  # multiplications
     align: bool  # as TMA reads it
+    multiple: int = 8  # elements of 16 bytes
 
     @property
     def most_numbers(self) -> int:
@@ -202,7 +222,8 @@ def _draw_sizes(rng: random.Random, d: Drawn, room: Room) -> None:
     """m, n and k, and then a problem as small as it has to be."""
     units = _units(d)
     extents = Extents([_count(rng, unit) for unit in units], units,
-                      [room.align and aligned for aligned in (rng.random() < 0.5, True, True)])
+                      [room.align and aligned for aligned in (rng.random() < 0.5, True, True)],
+                      room.multiple)
 
     def take() -> None:
         d.m, d.n, d.k = (extents.size(i) for i in range(3))
@@ -338,6 +359,46 @@ def draw(op: str, seed: int, device: str, most: int) -> Drawn:
     return d
 
 
+def draw_fp8(seed: int, device: str, most: int) -> Drawn:
+    rng = random.Random(f"fp8 {seed}")
+    d = Drawn(seed, rng.choice(FP8_OPS), dtype=FP8)
+    d.out_dtype = rng.choice(("bf16", "bf16", "f16", "f32"))
+    align = rng.random() < 0.85
+    d.a, d.b = _side(rng, d, align), _side(rng, d, align)
+    d.out = _layout(rng, align, written=True)
+    d.index = rng.choice(("i32", "i64"))
+    d.planned, d.given_out = rng.random() < 0.25, rng.random() < 0.8
+    _draw_epilogue(rng, d, align)
+    if rng.random() < 0.3:
+        d.batch = rng.choice((1, 2, 3, 4, 7))
+    _SHAPES[d.op](rng, d, Room(device, most, align, multiple=16))
+    for side, is_left in ((d.a, True), (d.b, False)):
+        _draw_factors(rng, d, side)
+        if align and not (is_left and d.lead is not None):
+            # Contiguous along the depth.
+            side.layout = Layout(columns=is_left == side.transposed, multiple=16,
+                                 padding=side.layout.padding, shared=side.layout.shared,
+                                 batch_padding=side.layout.batch_padding)
+    if d.beta and d.c in (None, "out"):
+        d.given_out = True
+    return d
+
+
+def _draw_factors(rng: random.Random, d: Drawn, side: Side) -> None:
+    side.exponent = rng.randint(0, 6)  # factors make up for it
+    side.dtype = "e5m2" if rng.random() < 0.08 else None
+    side.factors = rng.choice(DENSE_FACTORS if side.blocks is None else BLOCK_FACTORS)
+    side.factor_kind = rng.choice(FACTOR_KINDS)
+    if side is d.a and d.lead == [] and side.factors != "none":
+        side.factors = "tensor"  # of a vector
+
+
+def _multiples_of_64(rng: random.Random, blocks: Blocks) -> None:
+    """Three in four blocks of FP8 are what kernels on a GPU support."""
+    if rng.random() < 0.75:
+        blocks.rows, blocks.cols = (64 * -(-side // 64) for side in (blocks.rows, blocks.cols))
+
+
 def _batches(rng: random.Random, d: Drawn) -> None:
     """Which operands have the batch; an operand of one matrix serves all."""
     one, other = rng.random(), rng.random()
@@ -364,6 +425,9 @@ def _bsr_matmul(rng: random.Random, d: Drawn, room: Room) -> None:
     if rng.random() < 0.5:
         d.a.transposed = d.a.transposed and not d.a.blocks
         d.b.transposed = d.b.transposed or bool(d.b.blocks)
+    if d.dtype == FP8:
+        for one in blocks:
+            _multiples_of_64(rng, one)
     if both:  # one depth of blocks, so that every depth is whole blocks of both
         _meet(d.a, d.b)
         d.planned = False  # of two sparse operands there is no plan
@@ -410,6 +474,8 @@ def _linear(rng: random.Random, d: Drawn, room: Room) -> None:
     """x [.., k] times the transpose of a weight [n, k]."""
     lead = [rng.choice((1, 2, 3, 5)) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
     d.b.blocks = _blocks(rng, 0) if rng.random() < 0.6 else None
+    if d.b.blocks and d.dtype == FP8:
+        _multiples_of_64(rng, d.b.blocks)
     d.b.transposed = d.b.blocks is None or rng.random() < 0.8  # else as a view of [k, n]
     d.a.transposed = False
     d.batch, d.beta, d.c, d.alpha = 0, 0.0, None, 1.0

@@ -50,7 +50,8 @@ def _used(built: Built, tensor: Tensor, truth: Truth) -> Tensor:
     dtype = built.drawn.out_dtype
     value = truth.value
     reach = (value.abs() + truth.slack).clamp(max=LARGEST[dtype])
-    return share(beyond(dtype, tensor, value), value, truth.slack + 0.5 * ulp(dtype, reach))
+    used = share(beyond(dtype, tensor, value), value, truth.slack + 0.5 * ulp(dtype, reach))
+    return used.masked_fill_(tensor.isnan() & value.isnan(), 0)
 
 
 def _describe(built: Built, out: Buffer | Made, truth: Truth, used: Tensor) -> str:

@@ -6,7 +6,12 @@ sum of |a||b|, where stored elements count as terms; four units more of each sum
 beta or a bias take part; and what an activation computed in float32 loses.
 
 Tensor cores cut off what does not fit beside the largest product, so their units are twice as
-large, and they do not normalise subnormal operands: an f16 counts as 2^-14 at least."""
+large, and they do not normalise subnormal operands: an f16 counts as 2^-14 at least.
+
+Factors of FP8 are four roundings more. Tensor cores keep 13 bits of FP8 products below the largest
+of 32 and of the sum so far. That costs up to 2^-12.3 of the sum of |a||b| for normal values
+(measured; emulated 2^-11.8): the budget is 2^-10. Sums without cancellation, and values of many
+magnitudes, lose up to 2^-8.8 (emulated): 2^-8."""
 
 from __future__ import annotations
 
@@ -17,11 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numbers import UNIT
+from ..numbers import FP8_UNIT, UNIT
 from .build import Built, group_ranges
+from .draw import FP8
 
 LARGEST_SLOPE = 1.13  # of the smooth activations
 SMALLEST_NORMAL = 2.0**-14  # of f16
+FACTOR_UNITS = 4  # of FP8
+UNEVEN_VALUES, UNEVEN = ("wide", "positive"), 4
 GELU_UNITS = 24  # on GPUs log2(erfc) is a polynomial that is off by up to 4e-6
 
 
@@ -69,7 +77,15 @@ def _sums(built: Built, a_part: Any = slice(None), b_part: Any = slice(None)) ->
         return x.abs().clamp(min=SMALLEST_NORMAL).masked_fill_(x == 0, 0)
 
     left, right = a.values[a_part], b.values[b_part]
+    stored = [None if x.stored is None else x.stored[part] for x, part in ((a, a_part),
+                                                                           (b, b_part))]
+    lost = None
+    if built.drawn.dtype == FP8:
+        lost = _meets_nan(left, right, *stored)
+        left, right = left.nan_to_num(), right.nan_to_num()
     value, size = left @ right, magnitude(left) @ magnitude(right)
+    if lost is not None:
+        value = value.masked_fill(lost, torch.nan)
     if a.stored is not None and b.stored is not None:
         terms = a.stored[a_part].double() @ b.stored[b_part].double()
     elif a.stored is not None:
@@ -79,6 +95,25 @@ def _sums(built: Built, a_part: Any = slice(None), b_part: Any = slice(None)) ->
     else:
         terms = torch.full_like(value[..., :1], left.shape[-1]).expand(value.shape)
     return Sums(value, size, terms.double())
+
+
+def _meets_nan(left: Tensor, right: Tensor, left_stored: Tensor | None,
+               right_stored: Tensor | None) -> Tensor:
+    """Which sums have a term with a factor of NaN."""
+
+    def counted(x: Tensor, stored: Tensor | None) -> Tensor:
+        return torch.ones_like(x) if stored is None else stored.double()
+
+    return (left.isnan().double() @ counted(right, right_stored)
+            + counted(left, left_stored) @ right.isnan().double()) > 0
+
+
+def _fp8_unit(built: Built) -> float:
+    """What sums of FP8 lose beside f32, relative to the sum of |a||b|."""
+    if not _by_tensor_cores(built):
+        return FACTOR_UNITS * UNIT
+    uneven = {built.drawn.a.values, built.drawn.b.values} & set(UNEVEN_VALUES)
+    return FP8_UNIT * (UNEVEN if uneven else 1) + FACTOR_UNITS * UNIT
 
 
 def _bias(built: Built) -> Tensor | None:
@@ -99,6 +134,8 @@ def _finish(built: Built, sums: Sums, bias: Tensor | None, former: Tensor | None
     former = built.former if former is None else former
     value, size = d.alpha * sums.value, abs(d.alpha) * sums.size
     slack = (sums.terms + 2) * UNIT * size * (2 if _by_tensor_cores(built) else 1)
+    if d.dtype == FP8:
+        slack = slack + _fp8_unit(built) * size
     added = torch.zeros_like(value)
     if d.beta and former is not None:
         former = d.beta * former.double()

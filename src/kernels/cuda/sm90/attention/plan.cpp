@@ -108,6 +108,18 @@ double turn_seconds(const AttentionShape& s, const DeviceFacts& device) {
   return 2e-6 + 2 * real(turned_bytes(s)) / (device.memory_tbs * 1e12);
 }
 
+/// The precision of attention in FP8; nothing of other types.
+std::string describe_precision(const AttentionShape& s) {
+  if (s.dtype != DType::e4m3) return {};
+  std::string words = "; e4m3 x e4m3, P in e4m3, sums of 128 keys in the tensor cores, then f32";
+  if (!s.has_q_scale && !s.has_kv_scales) return words + "; no factors";
+  words += s.has_q_scale ? "; factors: q" : "; factors:";
+  if (!s.has_kv_scales) return words;
+  words += s.has_q_scale ? ", k and v " : " k and v ";
+  if (s.kv_scales_by_rows) return words + "for 64 or 128 rows";
+  return words + (has_factors_by_step(s) ? "by page" : "one per head and sequence");
+}
+
 struct Attention {
   using Shape = AttentionShape;
   using Layout = AttentionLayout;
@@ -137,7 +149,9 @@ struct Attention {
     if (s.dtype == DType::e4m3) carver.add<std::uint8_t>(turned_bytes(s));
     return {carver.used(), 0};
   }
-  static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
+  static std::string describe(const Shape& s, const Layout& at) {
+    return describe_precision(s) + describe_layout(at);
+  }
 };
 
 }  // namespace

@@ -103,6 +103,7 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
     at.group = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(rows, 1e9)),
                                         kRowsTogether, std::max(down, kRowsTogether));
   }
+  at.step_depth = tile.k;
   at.steps = at.fetched = ceil_div(depth, tile.k);
   if (sparse) at.fetched = fetched_steps(s, tile, at.steps);
   if (can_split(tile) && !sparse && !s.grouped && !is_narrow(s))
@@ -129,6 +130,39 @@ MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& s,
 }
 
 namespace {
+
+const char* factors_text(ScaleForm form) {
+  switch (form) {
+    case ScaleForm::none:
+      return "none";
+    case ScaleForm::tensor:
+      return "one";
+    case ScaleForm::matrix:
+      return "per matrix";
+    case ScaleForm::line:
+      return "per line";
+    case ScaleForm::line_128:
+      return "1x128";
+    case ScaleForm::block_128:
+      return "128x128";
+    case ScaleForm::stored_block:
+      return "per stored block";
+  }
+  return "";
+}
+
+/// The precision of a product in FP8; nothing of others.
+std::string describe_precision(const MatmulShape& s, const MatmulLayout& layout) {
+  if (!is_narrow(s)) return {};
+  std::string words =
+      core::words("; ", to_string(s.a.dtype), " x ", to_string(s.b.dtype), ", sums of ",
+                  layout.step_depth, " in the tensor cores, then f32");
+  const auto line = [](const OperandShape& o, const char* of_lines) {
+    return o.scale == ScaleForm::line ? of_lines : factors_text(o.scale);
+  };
+  return words +
+         core::words("; factors: a ", line(s.a, "per row"), ", b ", line(s.b, "per column"));
+}
 
 std::string describe_layout(const MatmulLayout& layout) {
   std::string words;
@@ -171,7 +205,13 @@ double walk_seconds(const MatmulShape& s, const MatmulLayout& at, const KernelRo
   }
   const double step =
       row.times.step_ns * 1e-9 * product::step_factor(device) * (left + right) / (tile.m + tile.n);
-  const double rounds = std::ceil(real(at.tiles) / real(clusters_at_once(device.units, at.splits)));
+  double tiles = real(at.tiles);
+  // The bound has a partial tile in each group. About half of a tile is empty per group; the rows
+  // of FP8 are fitted to that.
+  if (is_narrow(s) && at.cut != Cut::none)
+    tiles -= 0.5 * real(s.batch) *
+             real(at.swapped ? ceil_div(at.rows, tile.m) : ceil_div(at.cols, tile.n));
+  const double rounds = std::ceil(tiles / real(clusters_at_once(device.units, at.splits)));
   constexpr double kSplitSeconds = 2e-6;
   constexpr double kDealtSeconds = 2.5e-6;  // until the counter of tiles answers
   return rounds * (std::ceil(real(at.steps) / at.splits) * step + row.times.tile_ns * 1e-9 +
@@ -199,13 +239,14 @@ double seconds_of(const MatmulShape& s, const MatmulLayout& at, const KernelRow&
   }
   // Dense products draw more power than sparse ones, which lowers the clock: 4352 x 11016 x 4736
   // takes 1.1 times its steps (H200).
-  constexpr double kPower = 1.08;
+  // FP8 waits for its factors, not for power.
+  const double power = is_narrow(s) ? 1 : 1.08;
   // Those with a short side reach .6 of what memory gives (128 columns, H200).
   constexpr double kOfMemory = 0.65;
   const double rate = device.memory_tbs * 1e12 * kOfMemory;
   const double memory = rate > 0 ? bytes / rate : 0;
   // The smaller of the two is not hidden entirely.
-  return std::max(kPower * work, memory) + 0.1 * std::min(work, memory) + around +
+  return std::max(power * work, memory) + 0.1 * std::min(work, memory) + around +
          std::max(short_lines_seconds(s.a, at.copy_a), short_lines_seconds(s.b, at.copy_b));
 }
 
@@ -265,7 +306,9 @@ struct Matmul {
     carve_matmul_scratch(carver, s, at);
     return {carver.used(), 0};
   }
-  static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
+  static std::string describe(const Shape& s, const Layout& at) {
+    return describe_precision(s, at) + describe_layout(at);
+  }
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ struct MatmulLayout {
   std::int64_t fetched = 0;             // steps that are loaded for a tile: those of any line
   std::int64_t clusters = 0;            // clusters launched; each computes several tiles
   std::int64_t group = 0;               // rows of tiles per group, walked column by column
+  int step_depth = 0;                   // elements of a step along the depth
   int splits = 1;                       // CTAs that split one tile's depth
   bool together = false;                // a tile covers several rows of blocks
   bool dealt = false;                   // dynamic tiles, taken from a counter

@@ -50,27 +50,30 @@ inline constexpr KernelRow kSm90MatmulRows[] = {
     {.name = "sm90_matmul_m128_n256_k128_s4",
      .tile = {.m = 128, .n = 256, .k = 128, .stages = 4, .warpgroups = 2},
      .dtypes = kNarrowMatmulDtypes,
-     .times = {.step_ns = 900, .tile_ns = 1300},
+     .times = {.step_ns = 1460, .tile_ns = 300},
      .why = "FP8; fewest bytes from L2 per FLOP; each step is summed up by itself",
-     .measured = ""},
+     .measured = "8192^3: 724 TFLOPS at density .25 in blocks of 128, dense 760, with 1 x 128 "
+                 "factors 663 and 688: H200, CUDA 13.0, 2026-11-27"},
     {.name = "sm90_matmul_m128_n128_k128_s6",
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 6, .warpgroups = 2},
      .dtypes = kNarrowMatmulDtypes,
-     .times = {.step_ns = 520, .tile_ns = 1300},
+     .times = {.step_ns = 800, .tile_ns = 400},
      .why = "FP8; few tiles, few columns or small groups",
-     .measured = ""},
+     .measured = "594 TFLOPS for 64 experts of 128 rows, where n256 reaches 348: H200, CUDA 13.0, "
+                 "2026-11-27"},
     {.name = "sm90_matmul_m128_n256_k64_s7",
      .tile = {.m = 128, .n = 256, .k = 64, .stages = 7, .warpgroups = 2},
      .dtypes = kNarrowMatmulDtypes,
-     .times = {.step_ns = 480, .tile_ns = 1300},
+     .times = {.step_ns = 970, .tile_ns = 200},
      .why = "FP8 in stored blocks with a depth of 64",
-     .measured = ""},
+     .measured = "8192^3 in blocks of 64: 382 TFLOPS at density .25, 426 at .5: H200, CUDA 13.0, "
+                 "2026-11-27"},
     {.name = "sm90_matmul_m128_n128_k64_s12",
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 12, .warpgroups = 2},
      .dtypes = kNarrowMatmulDtypes,
-     .times = {.step_ns = 300, .tile_ns = 1300},
+     .times = {.step_ns = 590, .tile_ns = 150},
      .why = "FP8 in stored blocks with a depth of 64; few tiles or few columns",
-     .measured = ""},
+     .measured = "8192^3 in blocks of 64: 329 TFLOPS at density .25: H200, CUDA 13.0, 2026-11-27"},
 };
 
 }  // namespace tessera::planning
