@@ -10,8 +10,6 @@ from typing import Any
 from .attention import draw as attention_problems
 from .products import draw as product_problems
 
-Call = tuple[str, tuple[Any, ...], dict[str, Any]]  # a function's name and its arguments
-
 
 @dataclass(frozen=True)
 class Operation:

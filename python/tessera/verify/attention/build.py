@@ -12,9 +12,9 @@ from torch import Tensor
 
 import tessera
 
+from ..calls import Call
 from ..memory import NAN_BITS, Buffer, words
 from ..numbers import DTYPES, LARGEST
-from ..operations import Call
 from .draw import Blocks, Drawn
 from .oracle import FULL, PARTIAL, Cells, seen
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import tessera
 
+from ..calls import Call
 from ..memory import NAN_BITS, Buffer, Made, words
 from ..numbers import DTYPES, FP8_DTYPES, LARGEST
-from ..operations import Call
 from .draw import FP8, Blocks, Drawn, Layout, Side
 
 LIST_GUARD = 64  # entries before and after a list
