@@ -83,13 +83,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    if constexpr (!T::kNarrow) {
-      Consumer<T>(args, shared, warpgroup).run();
-    } else if (T::kTransformsScores || args.result.lse) {
-      NarrowConsumer<T, true>(args, shared, warpgroup).run();
-    } else {
-      NarrowConsumer<T, T::kTransformsScores>(args, shared, warpgroup).run();
-    }
+    std::conditional_t<T::kNarrow, NarrowConsumer<T>, Consumer<T>>(args, shared, warpgroup).run();
   }
 }
 
