@@ -491,7 +491,7 @@ def test_inputs_of_products_in_fp8_use_the_range(gpu, op, more):
 
 
 @pytest.mark.parametrize("share", [1.0, 1.1])
-def test_a_wrong_product_in_fp8_is_over_its_budget(share):
+def test_a_wrong_fp8_product_exceeds_its_budget(share):
     problem = Problem(make_case("matmul", {"m": 96, "n": 160, "k": 272, "dtype": "e4m3",
                                            "factors": "row"}), "cpu")
     right = ours.prepare_ours(problem)

@@ -55,7 +55,7 @@ def test_linear_with_weights_in_blocks(block, per, rows, out_dtype):
 
 
 @pytest.mark.parametrize("block", [64, 128])
-def test_a_sparse_left_side(block):
+def test_sparse_a_matches_cpu(block):
     w8, w_scale, cpu_w8, cpu_w_scale = weights(384, 512, block)
     x8, x_scale, cpu_x8, cpu_x_scale = activations(72, 512, "1x128")
     out = tessera.matmul(w8, x8.mT, a_scale=w_scale, b_scale=x_scale.mT, out_dtype=torch.float32)
@@ -76,7 +76,7 @@ def test_experts(x_per, w_per):
                               group_offsets=offsets, **options))
 
 
-def test_a_factor_of_nan_reaches_what_it_multiplies_and_nothing_else():
+def test_a_nan_factor_makes_nan_of_its_products_only():
     w8, w_scale, *_ = weights(384, 512, 128)
     x8, x_scale, *_ = activations(200, 512, "row")
     want = tessera.linear(x8, w8, x_scale=x_scale, weight_scale=w_scale)
@@ -91,7 +91,7 @@ def test_a_factor_of_nan_reaches_what_it_multiplies_and_nothing_else():
     assert out[rest].isfinite().all()
 
 
-def test_a_captured_graph_follows_new_values_and_factors():
+def test_graph_replays_use_new_values_and_factors():
     w8, w_scale, cpu_w8, cpu_w_scale = weights(384, 512, 64)
     x8, x_scale, *_ = activations(300, 512, "1x128")
     offsets = torch.tensor([0, 100, 300], dtype=torch.int32, device="cuda")

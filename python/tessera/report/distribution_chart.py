@@ -35,7 +35,10 @@ class Panels:
 
     def drawing(self, more=()):
         """`more`: lines below the title, beside its own."""
-        return render(replace(self, about=[*self.about, *more]))
+        return replace(self, about=[*self.about, *more]).rendered()
+
+    def rendered(self):
+        return render(self)
 
 
 def render(chart):

@@ -1,13 +1,12 @@
 """Speed over error: a panel per kind of inputs, a line per competitor, from length to length."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from .distribution_chart import GAP, LEFT, RIGHT, WIDTH, Panels
 from .svg import Drawing, circle, linear_ticks, text
 from .values import number
 
-WIDTH = 720
-LEFT, GAP, RIGHT = 52, 68, 24  # beside panels and between them
 TOP, HEAD, PLOT_HEIGHT, FOOT = 8, 28, 200, 56
 LINE_GAP = 18  # of the legend
 
@@ -20,21 +19,9 @@ class Speeds:
     kind: str = ""  # ours: emphasised
 
 
-@dataclass
-class ErrorPanel:
-    name: str
-    lines: list
-
-
-@dataclass
-class ErrorPanels:
-    title: str
-    about: list  # lines below the title
-    lines: list  # of panels
-
-    def drawing(self, more=()):
-        """`more`: lines below the title, beside its own."""
-        return render(replace(self, about=[*self.about, *more]))
+class ErrorPanels(Panels):
+    def rendered(self):
+        return render(self)
 
 
 def render(chart):

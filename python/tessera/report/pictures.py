@@ -9,7 +9,7 @@ from ..bench.machine_code import in_words
 from ..bench.ratios import STATES, ratio, worst_first
 from .case_tables import equal_at
 from .distribution_chart import Distribution, Panel, Panels
-from .error_chart import ErrorPanel, ErrorPanels, Speeds
+from .error_chart import ErrorPanels, Speeds
 from .line_chart import Chart, Line
 from .reading import days_of, title_of
 from .svg import GREY
@@ -124,7 +124,7 @@ def attention_errors(records):
                         "ours" if name == OURS else "")
                  for name in sorted(points, key=lambda name: (name == OURS, name))]
         if OURS in points:
-            panels.append(ErrorPanel(f"{kind} inputs", lines))
+            panels.append(Panel(f"{kind} inputs", lines))
     return ErrorPanels("Attention in FP8: speed and error",
                        [f"e4m3, 16 heads of 128, full, batches of {TOKENS} tokens or one sequence,"
                         " sustained", "error: root of the mean square, relative to the truth; a "

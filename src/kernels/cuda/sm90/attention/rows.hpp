@@ -159,26 +159,26 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .times = {.step_ns = 1230, .tile_ns = 4600},
      .why = "FP8, heads of up to 64",
      .measured =
-         "663 TFLOPS at S 16384, H32, causal 638; S 1024 420 and 279: H200, CUDA 13.0, 2026-11-27"},
+         "648 TFLOPS at S 16384, H32, causal 624; S 1024 406 and 265: H200, CUDA 13.0, 2026-11-27"},
     {.name = "sm90_attention_fp8_d96_q192_k128_s3",
      .tile = {.m = 192, .n = 128, .k = 96, .stages = 3, .warpgroups = 3, .v = 96},
      .dtypes = kFp8AttentionDtypes,
      .times = {.step_ns = 1460, .tile_ns = 4900},
      .why = "FP8, heads of up to 96",
-     .measured = "840 TFLOPS at S 16384, H16, causal 808: H200, CUDA 13.0, 2026-11-27"},
+     .measured = "808 TFLOPS at S 16384, H16, causal 768: H200, CUDA 13.0, 2026-11-27"},
     {.name = "sm90_attention_fp8_d128_q192_k128_s4",
      .tile = {.m = 192, .n = 128, .k = 128, .stages = 4, .warpgroups = 3, .v = 128},
      .dtypes = kFp8AttentionDtypes,
      .times = {.step_ns = 1710, .tile_ns = 5100},
      .why = "FP8, heads of up to 128: three warpgroups hide each other",
-     .measured = "961 TFLOPS at S 16384, H16, causal 946; S 4096 876 and 760, S 1024 638 and 422: "
+     .measured = "930 TFLOPS at S 16384, H16, causal 892; S 4096 844 and 736, S 1024 617 and 409: "
                  "H200, CUDA 13.0, 2026-11-27"},
     {.name = "sm90_attention_fp8_d192_v128_q192_k128_s3",
      .tile = {.m = 192, .n = 128, .k = 192, .stages = 3, .warpgroups = 3, .v = 128},
      .dtypes = kFp8AttentionDtypes,
      .times = {.step_ns = 2020, .tile_ns = 5200},
      .why = "FP8, heads of up to 192 with values of up to 128",
-     .measured = "1022 TFLOPS at S 16384, H16, causal 1010: H200, CUDA 13.0, 2026-11-27"},
+     .measured = "1028 TFLOPS at S 16384, H16, causal 1010: H200, CUDA 13.0, 2026-11-27"},
     {.name = "sm90_attention_fp8_d64_q128_k128_s5",
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2, .v = 64},
      .dtypes = kFp8AttentionDtypes,
@@ -202,13 +202,13 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .dtypes = kFp8AttentionDtypes,
      .times = {.step_ns = 1760, .tile_ns = 5000},
      .why = "FP8, heads of up to 192 with values of up to 192",
-     .measured = "936 TFLOPS at S 16384, H16, causal 886: H200, CUDA 13.0, 2026-11-27"},
+     .measured = "878 TFLOPS at S 16384, H16, causal 867: H200, CUDA 13.0, 2026-11-27"},
     {.name = "sm90_attention_fp8_d256_q128_k128_s2",
      .tile = {.m = 128, .n = 128, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .dtypes = kFp8AttentionDtypes,
      .times = {.step_ns = 2060, .tile_ns = 5700},
      .why = "FP8, heads of up to 256: the O accumulator fills half of the registers",
-     .measured = "1062 TFLOPS at S 16384, H16, causal 1027; S 1024 733 and 506: H200, CUDA 13.0, "
+     .measured = "996 TFLOPS at S 16384, H16, causal 968; S 1024 711 and 488: H200, CUDA 13.0, "
                  "2026-11-27"},
 };
 

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/fragment.cuh"
-#include "src/kernels/cuda/common/launch_count.cuh"
 #include "src/kernels/cuda/common/mma.cuh"
 #include "src/kernels/cuda/sm90/decode/merge.cuh"
 #include "src/kernels/cuda/sm90/decode/narrow.cuh"

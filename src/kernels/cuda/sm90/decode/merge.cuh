@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/common/launch_count.cuh"
 #include "src/kernels/cuda/sm90/decode/narrow.cuh"
 #include "src/kernels/cuda/sm90/decode/parts.cuh"
 #include "src/kernels/cuda/sm90/decode/traits.cuh"

@@ -71,8 +71,7 @@ CUtensorMap operand_map(const tile::MatrixMap& map, bool whole) {
   return tile::panel_map(map, tile::kLine, whole ? kExtent / tile::kLine : 0);
 }
 
-/// The result as a matrix for TMA stores.
-/// `m`, `n`: its rows and columns as `finish` has them.
+/// The result as a matrix for TMA stores; `m`, `n`: its rows and columns as `finish` has them.
 inline tile::MatrixMap result_map(const product::Finish& finish, std::int64_t m, std::int64_t n,
                                   std::int64_t matrices) {
   const Plane& out = finish.out;
