@@ -66,7 +66,7 @@ void expect_right(Products& p, const MatmulProblem& problem, const std::string& 
     const std::string name = text + " by " + gpu_test::name_of(row);
     const auto call = [&](const MatmulProblem& device) { matmul(device, by); };
     const std::string once = p.expect_right(problem, name, call);
-    EXPECT_TRUE(once == p.expect_right(problem, name, call)) << name << ": other bits";
+    EXPECT_TRUE(once == Products::text_of(p.run(problem, call))) << name << ": other bits";
   }
   EXPECT_GT(ran, 0) << text << ": no row supports this";
 }
@@ -111,7 +111,7 @@ TEST(GpuMatmulFp8, SparseBlocksAndForms) {
       for (const Form dense : {Form::none, Form::one, Form::line, Form::by_128, Form::by_128x128})
         for (const Form sparse : {Form::none, Form::one, Form::block}) {
           Products p(static_cast<std::uint64_t>(block.rows + block.cols));
-          const BsrMatrix w = p.bsr(DType::e4m3, with_gaps(6, 5, p.random(), 0.4), block.rows,
+          const BsrMatrix w = p.bsr(DType::e4m3, with_gaps(5, 3, p.random(), 0.4), block.rows,
                                     block.cols, DType::i32);
           expect_right(p, sparse_product(p, w, 77, right, dense, sparse, DType::bf16),
                        "blocks of " + std::to_string(block.rows) + " x " +
@@ -126,11 +126,11 @@ TEST(GpuMatmulFp8, SparseEpiloguesAndOutputs) {
   SKIP_UNLESS_HOPPER();
   for (const DType out : {DType::bf16, DType::f16, DType::f32})
     for (const bool right : {true, false})
-      for (const std::int64_t length : {1, 136, 333})
+      for (const std::int64_t length : {1, 136, 201})
         for (const bool arithmetic : {false, true}) {
           Products p(static_cast<std::uint64_t>(length));
           const BsrMatrix w =
-              p.bsr(DType::e4m3, with_gaps(7, 4, p.random(), 0.5), 64, 64, DType::i64);
+              p.bsr(DType::e4m3, with_gaps(5, 3, p.random(), 0.5), 64, 64, DType::i64);
           MatmulProblem problem =
               sparse_product(p, w, length, right, Form::by_128, Form::block, out);
           if (arithmetic) {
@@ -187,9 +187,9 @@ TEST(GpuMatmulFp8, DenseForms) {
       if (a == Form::by_128 && b == Form::by_128) continue;
       Products p(13);
       MatmulProblem problem;
-      problem.a = lines_of(p, {300, 1040}), problem.b = transpose(lines_of(p, {200, 1040}));
-      problem.a.scale = factors(p, a, 300, 1040), problem.b.scale = factors(p, b, 200, 1040);
-      problem.out = p.matrix(DType::bf16, {300, 200}, 0, true);
+      problem.a = lines_of(p, {200, 784}), problem.b = transpose(lines_of(p, {140, 784}));
+      problem.a.scale = factors(p, a, 200, 784), problem.b.scale = factors(p, b, 140, 784);
+      problem.out = p.matrix(DType::bf16, {200, 140}, 0, true);
       expect_right(p, problem,
                    "dense forms " + std::to_string(static_cast<int>(a)) + " " +
                        std::to_string(static_cast<int>(b)));

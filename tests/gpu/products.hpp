@@ -141,20 +141,30 @@ class Products {
     return device;
   }
 
-  /// The same with the given call.
+  /// Calls `call` with the problem on the GPU. Returns the bytes of all memory.
+  template <class Call>
+  std::vector<std::byte> run(const MatmulProblem& host, const Call& call) {
+    const MatmulProblem device = moved(host);
+    twin_.upload();
+    call(device);
+    gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    return twin_.download();
+  }
+  static std::string text_of(const std::vector<std::byte>& bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  /// The same as the first, with the given call.
   template <class Call>
   std::string expect_right(const MatmulProblem& host, const std::string& text, const Call& call) {
-    const MatmulProblem device = moved(host);
     oracle::DenseArray former = oracle::read(host.out);
-    twin_.upload();
+    std::vector<std::byte> copy;
     try {
-      call(device);
+      copy = run(host, call);
     } catch (const Error& error) {
       ADD_FAILURE() << text << ": refused: " << error.what();
       return {};
     }
-    gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    std::vector<std::byte> copy = twin_.download();
     MatmulProblem answer = host;
     answer.out = twin_.inside(host.out, copy);
     const Tensor& left = host.a.is_sparse() ? host.a.sparse.values : host.a.dense;
@@ -162,9 +172,8 @@ class Products {
     const oracle::Comparison result =
         oracle::check(answer, &former, fp8 ? oracle::Sums::fp8 : oracle::Sums::f32);
     EXPECT_TRUE(result.ok) << text << ": " << result.message;
-    std::string bytes(reinterpret_cast<const char*>(copy.data()), copy.size());
-    expect_untouched_outside(host.out, std::move(copy), text);
-    return bytes;
+    expect_untouched_outside(host.out, copy, text);
+    return text_of(copy);
   }
 
   /// A list of either index dtype.
@@ -208,7 +217,7 @@ class Products {
     const oracle::Comparison result = oracle::check(answer, &former);
     EXPECT_TRUE(result.ok) << text << ": " << result.message;
     expect_untouched_outside(host.out.values, copy, text);
-    return std::string(reinterpret_cast<const char*>(copy.data()), copy.size());
+    return text_of(copy);
   }
 
   /// Checks that all bytes outside the elements of `written` are unchanged.

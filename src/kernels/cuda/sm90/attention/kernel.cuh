@@ -83,7 +83,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    std::conditional_t<T::kNarrow, NarrowConsumer<T>, Consumer<T>>(args, shared, warpgroup).run();
+    if constexpr (!T::kNarrow) {
+      Consumer<T>(args, shared, warpgroup).run();
+    } else if (T::kTransformsScores || args.result.lse) {
+      NarrowConsumer<T, true>(args, shared, warpgroup).run();
+    } else {
+      NarrowConsumer<T, T::kTransformsScores>(args, shared, warpgroup).run();
+    }
   }
 }
 

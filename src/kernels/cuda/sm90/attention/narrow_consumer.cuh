@@ -21,8 +21,8 @@ namespace tessera::cuda::sm90::attention {
 /// that they have, and a P above 448 saturates. An MMA of P with ones, beside PV, yields the row
 /// sums of P as it was rounded. They normalise out, and show whether a P saturated; then the step's
 /// MMAs are not added, and the warpgroup computes the step again with higher row maxes. LSE needs
-/// the sums of P before it was rounded, which are added up only where LSE is asked for.
-template <class T>
+/// the sums of P before it was rounded, which are added up only where it is asked for (`kWithLse`).
+template <class T, bool kWithLse>
 class NarrowConsumer {
  public:
   __device__ __forceinline__ NarrowConsumer(const Arguments& args, typename T::Shared& shared,
@@ -90,7 +90,7 @@ class NarrowConsumer {
       }
     }
     own(pipe_.shared.rows.exponents) = exponents;
-    if constexpr (kSumsByMma) own(pipe_.shared.rows.sums) = {0.0f, 0.0f};
+    if constexpr (kSumsByMma && kWithLse) own(pipe_.shared.rows.sums) = {0.0f, 0.0f};
   }
 
   /// Returns false if the step has to be computed again, because P was too large.
@@ -107,7 +107,7 @@ class NarrowConsumer {
     } else {
       if (finds_max) softmax_.raise_row_maxes_to(score_, exponents, rescaling());
       softmax_.compute_p(score_, exponents);
-      if (pipe_.args.result.lse) add_up_step();
+      if constexpr (kWithLse) add_up_step();
       round_p();
       const bool fits = multiply_pv(1.0f, [&] {
         return finds_max || !any_of_warpgroup(p_sum_[0] >= kMaxSum | p_sum_[2] >= kMaxSum);
@@ -121,7 +121,7 @@ class NarrowConsumer {
 #pragma unroll
       for (int half = 0; half < 2; ++half)  // a quarter for each lane of the quad
         softmax_.row_sum[half] = fmaf(0.25f, total[half], softmax_.row_sum[half]);
-      if (pipe_.args.result.lse) add_step();
+      if constexpr (kWithLse) add_step();
       if (finds_max) softmax_.raise_row_maxes_by<kTargetSum>(total, rescaling());
       return true;
     }
@@ -165,8 +165,7 @@ class NarrowConsumer {
     return [this](const float(&factor)[2]) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= factor[i / 2 % 2];
-      if constexpr (kSumsByMma) {
-        if (!pipe_.args.result.lse) return;
+      if constexpr (kSumsByMma && kWithLse) {
         float2& sums = own(pipe_.shared.rows.sums);
         sums = {sums.x * factor[0], sums.y * factor[1]};
       }
@@ -281,7 +280,7 @@ class NarrowConsumer {
     if constexpr (T::kTransformsScores) {
       finish(softmax_);
     } else {
-      const float2 sums = own(pipe_.shared.rows.sums);
+      const float2 sums = kWithLse ? own(pipe_.shared.rows.sums) : float2{};
       TwoSumSoftmax softmax{softmax_, {sums.x, sums.y}};
       finish(softmax);
     }

@@ -14,11 +14,15 @@ namespace tessera::cuda::sm90::matmul {
 struct Factors {
   const float* data = nullptr;  // null: 1
   std::uint32_t batch = 0, line = 0, depth = 0, stored = 0;
-  int line_shift = 0;   // log2 of the lines that share a factor
-  int last = 0;         // line of the operand
-  bool at_end = false;  // a factor per line, which the sums are multiplied by when all is added up
+  int line_shift = 0;  // log2 of the lines that share a factor
+  int last = 0;        // line of the operand
+  // The same along the depth: the sums are multiplied by it when all is added up.
+  bool at_end = false;
 
   static constexpr int kDepthShift = 7;
+
+  /// Whether each step has factors of its own.
+  __device__ __forceinline__ bool by_step() const { return data && !at_end; }
 
   __device__ __forceinline__ float of(int at_batch, int at_line, int at_depth, int block) const {
     if (!data) return 1.0f;
@@ -27,9 +31,7 @@ struct Factors {
                              static_cast<std::uint32_t>(in >> line_shift) * line +
                              static_cast<std::uint32_t>(at_depth >> kDepthShift) * depth +
                              static_cast<std::uint32_t>(block) * stored;
-    float value;  // volatile: the load stays where it is, ahead of the MMAs that hide its latency
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(data + at));
-    return value;
+    return __ldg(data + at);
   }
 };
 
@@ -45,7 +47,8 @@ inline Factors factors_of(const Operand& operand, planning::ScaleForm form, bool
   // Modulo 2^32, as the sum of all offsets is within it.
   const auto bits = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
   const auto stride = [&](int dim) { return bits(scale.size(dim) > 1 ? scale.stride(dim) : 0); };
-  if (form == ScaleForm::tensor) return factors;
+  factors.at_end = form == ScaleForm::tensor;
+  if (factors.at_end) return factors;
   if (form == ScaleForm::stored_block) {
     factors.stored = bits(scale.stride(scale.rank - 1));
     // Blocks are counted over all matrices of a pool.
@@ -57,7 +60,7 @@ inline Factors factors_of(const Operand& operand, planning::ScaleForm form, bool
   factors.line = stride(scale.rank - (in_rows ? 2 : 1));
   factors.depth = stride(scale.rank - (in_rows ? 1 : 2));
   if (form == ScaleForm::block_128) factors.line_shift = Factors::kDepthShift;
-  factors.at_end = form == ScaleForm::line;
+  factors.at_end = form == ScaleForm::line || form == ScaleForm::matrix;
   return factors;
 }
 

@@ -5,6 +5,7 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/sm90/matmul/factor_loader.cuh"
 #include "src/kernels/cuda/sm90/matmul/narrow_consumer.cuh"
 #include "src/kernels/cuda/sm90/matmul/producer.cuh"
 #include "src/kernels/cuda/sm90/matmul/traits.cuh"
@@ -16,7 +17,7 @@
 namespace tessera::cuda::sm90::matmul {
 
 /// The active warps of the producer warpgroup.
-enum class WarpRole { producer, scheduler };
+enum class WarpRole { producer, scheduler, factor_loader };
 
 /// Zeroes the depth of an operand's tile before `first` and from `last` on: it belongs to other
 /// groups and may hold NaN.
@@ -205,7 +206,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       if (splits > 1)
         for (auto& reduction : shared.split_k) reduction.init(splits);
     }
-    shared.ring.init(T::kConsumers * kWarpgroup / 32);
+    constexpr int kWarps = T::kConsumers * kWarpgroup / 32;
+    if constexpr (T::kNarrow) {
+      shared.ring.init(kWarps + (args.has_step_factors() ? 1 : 0));
+      shared.factors.ring.init(kWarps);
+    } else {
+      shared.ring.init(kWarps);
+    }
     shared.work_ring.init(1);
   }
   if (threadIdx.x == T::kConsumers * kWarpgroup) {
@@ -227,6 +234,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const auto warp = static_cast<WarpRole>(thread / 32);
     if (warp == WarpRole::producer && tile::elect()) Producer<T>(args, shared).run();
     if (warp == WarpRole::scheduler) Scheduler<T>(args, shared, thread % 32).run();
+    if constexpr (T::kNarrow) {
+      if (warp == WarpRole::factor_loader && args.has_step_factors())
+        FactorLoader<T>(args, shared, thread % 32).run();
+    }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
     if constexpr (T::kNarrow) {

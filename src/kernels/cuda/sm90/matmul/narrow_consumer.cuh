@@ -27,8 +27,10 @@ class NarrowConsumer {
     while (task.use != StageUse::end) {
 #pragma unroll
       for (int i = 0; i < kPieces * kSums; ++i) sum_[i] = 0.0f;
+      lines_ = 0;
       while (task.use == StageUse::multiply) {
         multiply(task.consumers);
+        lines_ |= task.consumers;
         at_.advance();
         task = next_task();
       }
@@ -69,47 +71,51 @@ class NarrowConsumer {
     }
   }
 
-  /// The factor of a line of the tile in this step.
-  __device__ __forceinline__ float left(int line) const {
-    if (args_.left.at_end) return 1.0f;
-    const auto& step = about();
-    return args_.left.of(step.place.batch, step.place.row + line * tile::kLine, step.depth,
-                         step.matrix[line]);
-  }
-  /// The factors of this thread's columns in a piece.
-  struct Right {
-    float of[2];
+  /// The step's factors: of lines of the tile, and of this thread's columns.
+  struct StepFactors {
+    float left[T::kLines], right[kPieces][2];
   };
-  __device__ __forceinline__ Right right(int piece) const {
-    const auto& step = about();
-    Right factors;
+  __device__ __forceinline__ StepFactors step_factors() {
+    StepFactors factors;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      factors.of[half] =
-          args_.right.of(step.place.batch, step.place.col + column(piece, half), step.depth, 0);
+    for (float& left : factors.left) left = 1.0f;
+#pragma unroll
+    for (auto& piece : factors.right) piece[0] = piece[1] = 1.0f;
+    if (!args_.has_step_factors()) return factors;
+    auto& loaded = shared_.factors;
+    tile::wait(&loaded.ring.full[0], steps_++ % 2);
+#pragma unroll
+    for (int line = 0; line < T::kLines; ++line) factors.left[line] = loaded.left[line];
+    if (args_.right.by_step()) {
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          factors.right[piece][half] = loaded.right[column(piece, half)];
+    }
+    __syncwarp();
+    if (thread_ % 32 == 0) tile::arrive(&loaded.ring.empty[0]);
     return factors;
   }
 
   /// Both lines, in one MMA per piece and depth.
   __device__ __forceinline__ void multiply_both() {
     const std::uint64_t a = rows_of_stage(0), b = columns_of_stage();
-    float part[kSums], lefts[T::kLines];
+    float part[kSums];
+    StepFactors factors;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       begin_mmas<kRows>(part, a, b, piece);
       if (piece == 0) {
-#pragma unroll
-        for (int line = 0; line < T::kLines; ++line) lefts[line] = left(line);
+        factors = step_factors();
+        release_lent();
       }
-      const Right factors = right(piece);
-      if (piece == 0) release_lent();
       tile::mma_wait<0>();
       tile::settle(part);
       if (piece == kPieces - 1) release(at_.stage);
 #pragma unroll
       for (int line = 0; line < T::kLines; ++line)
-        add(piece, line, reinterpret_cast<float(&)[kLineSums]>(part[line * kLineSums]), lefts[line],
-            factors);
+        add(piece, line, reinterpret_cast<float(&)[kLineSums]>(part[line * kLineSums]), factors);
     }
   }
 
@@ -118,20 +124,16 @@ class NarrowConsumer {
   __device__ __forceinline__ void multiply_line() {
     const std::uint64_t a = rows_of_stage(kLine * tile::kLine), b = columns_of_stage();
     float part[kPieces][kLineSums];
-    Right factors[kPieces];
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) begin_mmas<tile::kLine>(part[piece], a, b, piece);
-    const float of_line = left(kLine);
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) factors[piece] = right(piece);
+    const StepFactors factors = step_factors();
     release_lent();
     tile::mma_wait<0>();
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) tile::settle(part[piece]);
     release(at_.stage);
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece)
-      add(piece, kLine, part[piece], of_line, factors[piece]);
+    for (int piece = 0; piece < kPieces; ++piece) add(piece, kLine, part[piece], factors);
   }
 
   __device__ __forceinline__ std::uint64_t rows_of_stage(int first) const {
@@ -158,8 +160,9 @@ class NarrowConsumer {
 
   /// Adds the sums of one step, times their factors.
   __device__ __forceinline__ void add(int piece, int line, const float (&part)[kLineSums],
-                                      float left, const Right& right) {
-    const float factor[] = {left * right.of[0], left * right.of[1]};
+                                      const StepFactors& factors) {
+    const float left = factors.left[line];
+    const float factor[] = {left * factors.right[piece][0], left * factors.right[piece][1]};
 #pragma unroll
     for (int i = 0; i < kLineSums; ++i) {
       float& sum = sum_[piece * kSums + line * kLineSums + i];
@@ -174,6 +177,7 @@ class NarrowConsumer {
     int thread = thread_;
     asm volatile("" : "+r"(thread));
     if (args_.left.at_end) multiply_by_rows(place, thread);
+    if (args_.right.at_end) multiply_by_columns(place);
     const int col = place.col + consumer_ * kPieces * tile::kLine;
     if (store_by_tma(place, col, thread)) {
       if constexpr (Staging::kLent > 0) {
@@ -194,6 +198,12 @@ class NarrowConsumer {
     release(at_.stage);
   }
 
+  /// Whether anything has been added to the sums of a row of the tile. A factor of NaN reaches no
+  /// others.
+  __device__ __forceinline__ bool has_products(int row) const {
+    return (lines_ >> row / tile::kLine & 1) != 0;
+  }
+
   /// Multiplies the sums by the factors of the tile's rows.
   __device__ __forceinline__ void multiply_by_rows(const Place& place, int thread) {
     const Fragment fragment(thread);
@@ -201,12 +211,30 @@ class NarrowConsumer {
     for (int group = 0; group < kRows / 8; ++group)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float factor = args_.left.of(place.batch, place.row + fragment.col(group) + i, 0, 0);
+        const float factor =
+            has_products(group * 8)
+                ? args_.left.of(place.batch, place.row + fragment.col(group) + i, 0, 0)
+                : 1.0f;
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
           for (int half = 0; half < 2; ++half)
             sum_[piece * kSums + group * 4 + half * 2 + i] *= factor;
+      }
+  }
+
+  /// The same by the factors of its columns.
+  __device__ __forceinline__ void multiply_by_columns(const Place& place) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float factor = args_.right.of(place.batch, place.col + column(piece, half), 0, 0);
+#pragma unroll
+        for (int i = half * 2; i < kSums; i += 4)
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            sum_[piece * kSums + i + j] *= has_products(i * 2) ? factor : 1.0f;
       }
   }
 
@@ -255,6 +283,8 @@ class NarrowConsumer {
   int consumer_, thread_;
   tile::RingCursor<T::kStages> at_;
   bool lent_ = false;
+  unsigned lines_ = 0;          // of the tile, to which products have been added
+  unsigned steps_ = 0;          // whose factors have been read
   float sum_[kPieces * kSums];  // the transposed tile: piece, row of the tile
 };
 

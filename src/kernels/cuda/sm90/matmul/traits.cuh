@@ -69,6 +69,12 @@ struct Traits {
   static constexpr int kWorkDescriptors = 4;
   using StageDescriptorOfType =
       std::conditional_t<kNarrow, NarrowStageDescriptor<kLines>, StageDescriptor>;
+  // FP8: the factors of one step, ahead of the consumers.
+  struct StepFactors {
+    float left[kLines], right[kTile.n];
+    tile::RingBarriers<1> ring;
+  };
+  using StepFactorsOfType = std::conditional_t<kNarrow, StepFactors, Nothing>;
   struct Shared {
     ATile a[kStages];
     BTile b[kStages];
@@ -78,6 +84,7 @@ struct Traits {
     };
     tile::RingBarriers<kStages> ring;
     StageDescriptorOfType stage_descriptors[kStages];
+    [[no_unique_address]] StepFactorsOfType factors;
     tile::RingBarriers<kWorkDescriptors> work_ring;
     WorkDescriptor<kLines> work_queue[kWorkDescriptors];
   };
@@ -95,6 +102,10 @@ struct Arguments {
   bool whole_a, whole_b;
   int tiles;            // maximum number of output tiles
   Factors left, right;  // of FP8
+
+  __device__ __forceinline__ bool has_step_factors() const {
+    return left.by_step() || right.by_step();
+  }
 };
 
 }  // namespace tessera::cuda::sm90::matmul
