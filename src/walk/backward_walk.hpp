@@ -9,10 +9,11 @@
 
 // The walk of attention's backward pass on a GPU. A thread block has a tile of keys of one KV head
 // and visits the blocks of queries that see some of its keys, for all query heads of the group,
-// from the last block to the first. The gradients of a block of queries are added up in the order
-// of key tiles. Key tiles are handed out in that order, so a thread block waits only for thread
-// blocks that have begun before it. Where tiles are few, each is visited in several shares, which
-// divide the heads of the group and then the blocks of queries.
+// from the last block to the first or, with tiles in descending order, from the first to the last.
+// The gradients of a block of queries are added up in the order of key tiles. Key tiles are handed
+// out in that order, so a thread block waits only for thread blocks that have begun before it.
+// Where tiles are few, each is visited in several shares, which divide the heads of the group and
+// then the blocks of queries.
 namespace tessera::planning {
 
 /// How rows of sequences are cut into blocks of `rows`, numbered through all sequences. Packed
@@ -46,6 +47,7 @@ struct TileShares {
 /// A share of a tile of keys. Shares are numbered through all KV heads.
 struct KeyTilePlace {
   int batch = -1, share = 0, tile = 0;  // batch -1: there is no such tile
+  bool ascends = false;                 // whether blocks of queries are visited from the first on
 };
 
 struct BackwardWalk {
@@ -53,26 +55,32 @@ struct BackwardWalk {
   RowBlocks queries, keys;
   int batches = 0, heads = 0;
   TileShares tile_shares;
-  int shares = 0;        // of all KV heads
-  int group = 1;         // query heads of a share
-  int tiles = 0;         // shares of key tiles, upper bound
-  int section = 1;       // shares whose tiles are handed out in turns
-  int query_blocks = 0;  // numbers of blocks of queries per head
-  BlockEdges edges;      // of a block mask
+  int shares = 0;           // of all KV heads
+  int group = 1;            // query heads of a share
+  int tiles = 0;            // shares of key tiles, upper bound
+  int section = 1;          // shares whose tiles are handed out in turns
+  bool alternates = false;  // every other section, not the last, ascends
+  int query_blocks = 0;     // numbers of blocks of queries per head
+  BlockEdges edges;         // of a block mask
 
-  /// Tile `number` of keys that are not packed: tile 0 of all shares of a section, then tile 1.
+  /// Tile `number` of keys that are not packed: tile 0 of all shares of a section, then tile 1. Of
+  /// a section that ascends: the last tile of all shares, then the one before it.
   TESSERA_HD constexpr KeyTilePlace place_of(int number) const {
     const int lines = batches * shares, per_section = section * keys.per_sequence;
-    const int first = number / per_section * section, within = number % per_section;
+    const int sections = (lines + section - 1) / section, at = number / per_section;
+    const int first = at * section, within = number % per_section;
     const int wide = min_of(section, lines - first);
-    const int line = first + within % wide;
-    return {line / shares, line % shares, within / wide};
+    const int line = first + within % wide, rank = within / wide;
+    const bool ascends = alternates && (sections - at) % 2 == 0;
+    return {line / shares, line % shares, ascends ? keys.per_sequence - 1 - rank : rank, ascends};
   }
 };
 
 /// What a thread block knows of its tile of keys.
 struct KeyTileJob {
   std::int32_t batch = 0, kv_head = 0, tile = 0;
+  std::int32_t rank = 0;  // among the tiles of its sequence, in the order of additions to dQ
+  bool ascends = false;
   std::int32_t share = 0, first_head = 0;
   std::int32_t q_begin = 0, q_length = 0, kv_begin = 0, kv_length = 0;
   std::int32_t query_slot = 0;  // number of the sequence's first block of queries
@@ -96,6 +104,13 @@ struct KeyTileJob {
   /// block visits see it by position.
   TESSERA_HD constexpr std::int32_t first_tile_of(int block) const {
     return by_query.begin_of(block * kQueriesPerBlock) / kKeysPerTile;
+  }
+  TESSERA_HD constexpr std::int32_t last_tile_of(int block) const {
+    return (by_query.end_of(end_query(block) - 1) - 1) / kKeysPerTile;
+  }
+  /// Whether the block visits a tile that is handed out before this one.
+  TESSERA_HD constexpr bool has_earlier(int block) const {
+    return ascends ? tile < last_tile_of(block) : tile > first_tile_of(block);
   }
   /// Whether each query of the block sees each key of the tile, by position.
   TESSERA_HD constexpr bool sees_all(int block) const {
@@ -123,6 +138,8 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   job.kv_head = place.share / walk.tile_shares.count();
   job.first_head = place.share / walk.tile_shares.blocks * walk.group;
   job.tile = place.tile;
+  job.ascends = place.ascends;
+  job.rank = place.ascends ? walk.keys.per_sequence - 1 - place.tile : place.tile;
   job.q_begin = static_cast<std::int32_t>(sequence.q_begin);
   job.q_length = static_cast<std::int32_t>(sequence.q_length);
   job.kv_begin = static_cast<std::int32_t>(sequence.kv_begin);
@@ -162,8 +179,8 @@ struct BackwardStep {
   static constexpr std::int32_t kAbsent = -1;
 
   std::int32_t head, block;
-  // Key tiles before this one that the block of queries must have been added by: the turn counter
-  // reaches it. 0: this tile is the first. kAbsent: the tile does not visit the block, which is
+  // What the block's turn counter has to reach: the rank of the key tile that adds before this
+  // one, plus 1. 0: this tile is the first. kAbsent: the tile does not visit the block, which is
   // part of a step for the sake of another.
   std::int32_t turn;
   std::int32_t
@@ -177,13 +194,12 @@ struct BackwardStep {
 TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const KeyTileJob& job,
                                                 bool keeps_all_keys, int head, int block) {
   BackwardStep step{head, block, 0, {kAllSeen, kAllSeen}, 0, false, false};
-  const std::int32_t first_tile = job.first_tile_of(block);
-  std::int32_t before = job.tile - 1;
+  step.turn = job.has_earlier(block) ? job.rank : 0;
   step.seeing = job.seeing(block, walk.queries.packed);
   bool whole = true;
   if (walk.edges) {
     const BlockEdges::Edge edge = walk.edges.edge(job.batch, head, block, job.tile);
-    before = edge.before;
+    step.turn = edge.before >= job.first_tile_of(block) ? edge.before + 1 : 0;
     step.bits[0] = edge.low;
     step.bits[1] = edge.high;
     whole = edge.low == kAllSeen && edge.high == kAllSeen;
@@ -193,7 +209,6 @@ TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const 
             : bits_between(job.q_length - block * kQueriesPerBlock, kQueriesPerBlock);
     step.seeing = walk.edges.seeing(job.batch, head, block) | outside;
   }
-  step.turn = before >= first_tile ? before + 1 : 0;
   step.masked = !whole || !keeps_all_keys || !job.sees_all(block);
   step.ragged = step.seeing != ~std::uint64_t{0};
   return step;

@@ -460,3 +460,10 @@ def test_it_stops_in_time(capsys):
 def test_wrong_options_are_refused(option):
     with pytest.raises(SystemExit):
         run(*option)
+
+
+def test_an_overflow_stands_for_the_nearest_number_that_overflows():
+    inf = torch.inf
+    got = numbers.beyond("f16", torch.tensor([inf, inf, -inf, 1.0]),
+                         torch.tensor([-5.0, 1e9, -7e4, inf], dtype=torch.float64))
+    assert got.tolist() == [2.0**16, 1e9, -7e4, 1.0]

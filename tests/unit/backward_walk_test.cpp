@@ -27,9 +27,10 @@ std::size_t index_of(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// Emulates the thread blocks one after the other, in the order of their tickets.
 class Emulation {
  public:
-  explicit Emulation(WalkProblem& p, const TileShares& tile_shares = {}) : p_(p) {
+  Emulation(WalkProblem& p, std::uint64_t concurrent_tiles, const TileShares& tile_shares = {})
+      : p_(p) {
     AttentionBackwardShape shape{p.shape};
-    layout_ = backward_layout(shape, 1, tile_shares);
+    layout_ = backward_layout(shape, 1, tile_shares, static_cast<double>(concurrent_tiles));
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
     EXPECT_LE(static_cast<double>(sizes.used()), edge_bytes(layout_.edges) + 9 * 128);
@@ -120,7 +121,8 @@ class Emulation {
       }
     expect_kept(job, kept);
     for (int head = first_head; head < end_head; ++head)
-      for (int block = job.end_block - 1; block >= job.first_block; --block) {
+      for (int from_end = job.end_block - 1; from_end >= job.first_block; --from_end) {
+        const int block = job.ascends ? job.first_block + job.end_block - 1 - from_end : from_end;
         if (walk_.edges) {
           if (block >= walk_.edges.sizes.mask.rows) continue;
           const std::uint32_t* words = walk_.edges.rows_of(job.batch, head, job.tile);
@@ -151,7 +153,7 @@ class Emulation {
     ASSERT_LT(job.query_slot + step.block, walk_.query_blocks);
     // A thread block waits for the one that visits the block before it, and for no other.
     ASSERT_EQ(turns_[slot], step.turn) << "tile " << job.tile << ", block " << step.block;
-    turns_[slot] = job.tile + 1;
+    turns_[slot] = job.rank + 1;
     const int queries = static_cast<int>(job.end_query(step.block)) - step.block * kQueriesPerBlock;
     ASSERT_GT(queries, 0);
     for (int i = 0; i < kQueriesPerBlock; ++i) {
@@ -208,7 +210,7 @@ TEST(BackwardWalk, VisitsEachVisiblePairOnceAndInOrder) {
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     WalkProblem p(seed, kTile);
     SCOPED_TRACE(seed);
-    Emulation(p).run();
+    Emulation(p, seed % 8).run();
     if (HasFatalFailure()) return;
   }
 }
@@ -224,7 +226,7 @@ TEST(BackwardWalk, SharesOfATileDivideItsSteps) {
     do {
       tile_shares.heads = static_cast<int>(random.between(1, group));
     } while (group % tile_shares.heads != 0);
-    Emulation(p, tile_shares).run();
+    Emulation(p, seed % 8, tile_shares).run();
     if (HasFatalFailure()) return;
   }
 }

@@ -91,6 +91,7 @@ TEST(Sm90AttentionBackward, StagesOfKeysAndValuesFillSharedMemory) {
     const Tile& tile = row_named(std::string("sm90_attention_backward_") + name).tile;
     return std::pair(dq_key_stages(tile), dq_value_stages(tile));
   };
+  EXPECT_EQ(stages("d64_q64_k128_s6_dq128"), std::pair(8, 8));
   EXPECT_EQ(stages("d128_q64_k128_s4_dq128"), std::pair(5, 5));
   EXPECT_EQ(stages("d192_v128_q64_k64_s3_dq128"), std::pair(4, 3));
   EXPECT_EQ(stages("d192_q64_k64_s3_dq128"), std::pair(3, 2));
@@ -108,6 +109,33 @@ TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
   const std::int64_t blocks = 32 * 8;
   // Statistics, sums of dQ and turn counters of each block, and the ticket.
   EXPECT_EQ(plan.workspace_bytes, blocks * (2 * 64 * 4 + 64 * 128 * 4 + 8) + 128);
+}
+
+TEST(Sm90AttentionBackward, SectionsOfHeadsFillTheGpu) {
+  const auto layout_of = [](const AttentionBackwardProblem& p) {
+    return on_h100(p).planned->layout.get<BackwardLayout>();
+  };
+  for (const auto& [length, section] : {std::pair(1024, 16), {4096, 4}, {16384, 1}, {65536, 1}}) {
+    AttentionBackwardProblem p =
+        problem_of({.batch = 4, .length = length, .heads = 16, .kv_heads = 16});
+    EXPECT_EQ(layout_of(p).section, section);
+    EXPECT_FALSE(layout_of(p).alternates);
+    // Later tiles are shorter: every other section is in descending order.
+    p.forward.causal = true;
+    EXPECT_EQ(layout_of(p).section, section);
+    EXPECT_TRUE(layout_of(p).alternates);
+    // Tiles of a window are equally long, and those of lists of any length.
+    p.forward.causal = false;
+    p.forward.window_left = 100, p.forward.window_right = 0;
+    EXPECT_FALSE(layout_of(p).alternates);
+    EXPECT_EQ(layout_of(p).section, length < 4096 ? 16 : 8);
+    // In any order one head at a time is in L2, but for the long tiles of short sequences.
+    p.deterministic = false;
+    EXPECT_EQ(layout_of(p).section, length < 8192 ? 4 : 1);
+    p.forward.window_left = p.forward.window_right = std::nullopt;
+    EXPECT_EQ(layout_of(p).section, 1);
+    EXPECT_FALSE(layout_of(p).alternates);
+  }
 }
 
 TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
@@ -151,22 +179,6 @@ TEST(Sm90AttentionBackward, AnyOrderNeedsNoTurns) {
   EXPECT_EQ(any_order.workspace_bytes, in_order.workspace_bytes - 256 * 8 * 2 * 4);
   EXPECT_NE(text_of(p).find("sums of dq in any order"), std::string::npos) << text_of(p);
   EXPECT_EQ(text_of(problem_of({})).find("any order"), std::string::npos);
-}
-
-TEST(Sm90AttentionBackward, LongTilesAreHandedOutForFewerHeadsInTurns) {
-  const auto section_of = [](std::int64_t length, bool causal, bool deterministic) {
-    AttentionBackwardProblem p = problem_of({.batch = 64, .length = length, .kv_heads = 8});
-    p.forward.causal = causal;
-    p.deterministic = deterministic;
-    return on_h100(p).planned->layout.get<BackwardLayout>().section;
-  };
-  EXPECT_EQ(section_of(1024, false, true), 16);
-  EXPECT_EQ(section_of(4096, false, true), 8);
-  EXPECT_EQ(section_of(16384, false, true), 4);
-  EXPECT_EQ(section_of(16384, true, true), 8);
-  EXPECT_EQ(section_of(4096, false, false), 1);
-  EXPECT_EQ(section_of(4096, true, false), 4);
-  EXPECT_EQ(section_of(16384, true, false), 1);
 }
 
 TEST(Sm90AttentionBackward, CopiesDoutThatTmaCannotRead) {

@@ -30,11 +30,11 @@ def ulp(dtype: str, value: Tensor) -> Tensor:
 
 def beyond(dtype: str, got: Tensor, truth: Tensor) -> Tensor:
     """The numbers in float64, where those that overflowed stand for any number that does: the
-    truth, if the dtype has no number of its size, else the smallest that is too large."""
+    truth, if the dtype has no number of its size and sign, else the smallest that is too large."""
     got = got.double()
     next_after = 2.0 ** math.frexp(LARGEST[dtype])[1]
-    overflowed = got.isinf() & (got.sign() == truth.sign())
-    return torch.where(overflowed, got.sign() * truth.abs().clamp(min=next_after), got)
+    nearest = torch.where(got.sign() == truth.sign(), truth.abs(), 0).clamp(min=next_after)
+    return torch.where(got.isinf() & truth.isfinite(), got.sign() * nearest, got)
 
 
 def share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:

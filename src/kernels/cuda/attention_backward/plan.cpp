@@ -16,17 +16,28 @@ constexpr std::int64_t kMaxBlockShares = 16;
 // More shares have to reduce the time to this fraction: their sums take memory.
 constexpr double kMaxShareOfTime = 0.97;
 
-/// KV heads whose key tiles are handed out in turns, as measured on an H200. The sums of a block of
-/// queries are added in the order of key tiles, so tiles of one head follow each other step by
-/// step: with more heads in turns, fewer tiles of one head start together. With fewer, more thread
-/// blocks share a head's Q, dO and sums of dQ in L2. Without an order that alone counts, but where
-/// later tiles are much shorter, long ones of several heads have to come first.
-std::int64_t heads_in_turns(const AttentionBackwardShape& s, bool in_order) {
+/// KV heads whose key tiles are handed out in turns, as measured on an H200: with few of them,
+/// thread blocks share a head's Q, dO and sums of dQ in L2. Where sums have no order and later
+/// tiles are much shorter, long ones of several heads have to come first. Tiles of a window or of
+/// lists follow each other step by step, so that few tiles of a head have to start together; others
+/// wait little.
+std::int64_t heads_in_turns(const AttentionBackwardShape& s, bool in_order,
+                            double concurrent_tiles) {
   const std::int64_t blocks = ceil_div(s.q_length, kQueriesPerBlock);
   const bool limited = s.window_left >= 0 || s.window_right >= 0;
   if (!in_order) return limited && blocks < 128 ? 4 : 1;
-  if (blocks < 64) return 16;
-  return blocks >= 224 && !limited && !s.masked ? 4 : 8;
+  if (s.window_left >= 0 || s.masked) return blocks < 64 ? 16 : 8;
+  const double tiles = real(std::max<std::int64_t>(ceil_div(s.kv_length, kKeysPerTile), 1));
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(concurrent_tiles / tiles), 1, 16);
+}
+
+/// Whether sections of heads ascend and descend in turns: where later tiles are shorter, without a
+/// block mask. Tiles of a section that ascends start together, each at its own first block, and end
+/// one after the other, the last one first; so those of the next section, which all begin with the
+/// last block, start one after the other. No tile waits, though few heads are in turns.
+bool alternates(const AttentionBackwardShape& s, const TileShares& tile_shares) {
+  return s.window_right >= 0 && s.window_left < 0 && !s.masked && tile_shares.count() == 1 &&
+         s.kv_layout != KvLayout::packed && s.batch * s.kv_heads > 1;
 }
 
 /// The size of sums of shares.
@@ -40,11 +51,14 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_s
 /// next tile, so all shares of a head that divide blocks are in one section: no tile waits for one
 /// that is handed out after it.
 std::int64_t section_of(const AttentionBackwardShape& s, std::int64_t shares,
-                        const TileShares& tile_shares, bool in_order) {
+                        const BackwardLayout& layout, double concurrent_tiles) {
   if (s.kv_layout == KvLayout::packed) return shares;
+  const std::int64_t blocks = layout.tile_shares.blocks;
   const std::int64_t heads =
-      std::max<std::int64_t>(heads_in_turns(s, in_order) / tile_shares.blocks, 1);
-  return std::min(heads * tile_shares.blocks, s.batch * shares);
+      std::max<std::int64_t>(heads_in_turns(s, layout.turns > 0, concurrent_tiles) / blocks, 1);
+  // With less than two sections there is nothing to alternate.
+  const std::int64_t most = s.batch * shares / (layout.alternates ? 2 : 1);
+  return std::clamp<std::int64_t>(heads * blocks, 1, most);
 }
 
 RowBlocks key_tiles(const AttentionBackwardShape& s) {
@@ -76,7 +90,8 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
   return best;
 }
 
-BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares) {
+BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares,
+                               double concurrent_tiles) {
   BackwardLayout layout;
   if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
   const RowBlocks queries = RowBlocks::of(kQueriesPerBlock, s.q_packed, s.q_length);
@@ -85,7 +100,8 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
   layout.tiles = s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * shares : 0;
   layout.tile_shares = tile_shares;
   layout.turns = s.any_order ? 0 : turns;
-  layout.section = section_of(s, shares, tile_shares, layout.turns > 0);
+  layout.alternates = layout.turns > 0 && alternates(s, tile_shares);
+  layout.section = section_of(s, shares, layout, concurrent_tiles);
   layout.copies_dout = !s.dout_readable;
   if (s.q_total > 0 && s.kv_total > 0) layout.edges = edge_sizes(s);
   return layout;
@@ -150,6 +166,7 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
   walk.group = static_cast<int>(shape.heads / shape.kv_heads) / layout.tile_shares.heads;
   walk.tiles = static_cast<int>(layout.tiles);
   walk.section = static_cast<int>(layout.section);
+  walk.alternates = layout.alternates;
   walk.query_blocks = static_cast<int>(layout.query_blocks);
   walk.edges = edges;
   return walk;

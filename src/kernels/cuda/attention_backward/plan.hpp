@@ -20,6 +20,7 @@ struct BackwardLayout {
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
   TileShares tile_shares;         // what divides the walk of a key tile
   std::int64_t section = 1;       // shares whose tiles are handed out in turns
+  bool alternates = false;        // every other section ascends
   // Turn counters per block of queries; 0: the main kernel adds dQ in any order, or does not add
   // it.
   int turns = 1;
@@ -42,7 +43,8 @@ struct TileCosts {
 TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
 
 /// `turns`: turn counters per block of queries, where sums of dQ have an order; 0: there are none.
-BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares);
+BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares,
+                               double concurrent_tiles);
 
 /// Adds the reasons that depend on a layout.
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,

@@ -100,7 +100,7 @@ class ThreadBlock {
   }
   /// The sums of a block are added in the order of key tiles and, within a tile, of its parts.
   __device__ __forceinline__ int number_of_keys() const {
-    return shared_.taken.job.tile * T::kKeyParts + shared_.taken.key_part;
+    return shared_.taken.job.rank * T::kKeyParts + shared_.taken.key_part;
   }
   /// What the counter of a step's block has to reach before this thread block adds. All parts of a
   /// tile visit the same blocks of queries. 0: nothing has been added.

@@ -50,7 +50,7 @@ struct ConsumerMma {
 #pragma unroll
     for (int i = 0; i < T::kDim / kDepth; ++i)
       tile::mma<Element, T::kM, tile::Major::k, tile::Major::k>(
-          s, a + T::Keys::columns_of_mma(i), b + T::Queries::columns_of_mma(i), i == 0);
+          s, tile::moved(a, T::Keys::columns_of_mma(i)), b + T::Queries::columns_of_mma(i), i == 0);
     tile::mma_commit();
   }
 
@@ -63,7 +63,8 @@ struct ConsumerMma {
 #pragma unroll
     for (int i = 0; i < T::kDimV / kDepth; ++i)
       tile::mma<Element, T::kM, tile::Major::k, tile::Major::k>(
-          dp, a + T::Values::columns_of_mma(i), b + T::Gradients::columns_of_mma(i), i == 0);
+          dp, tile::moved(a, T::Values::columns_of_mma(i)), b + T::Gradients::columns_of_mma(i),
+          i == 0);
     tile::mma_commit();
   }
 

@@ -70,7 +70,8 @@ struct AttentionBackward {
     const double steps = step_seconds(s, row.tile, work_of(AnyShape(s)), device);
     const TileCosts costs{real(device.units) / parts, steps * (apart ? kShareOfMain : 1) / parts,
                           kTileSeconds};
-    Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs));
+    Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs),
+                                costs.concurrent_tiles);
     at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
     refuse_backward_layout(s, at, reasons);
     if (!apart) return at;

@@ -18,19 +18,22 @@ constexpr int dq_parts(const Tile& tile) {
 }
 
 /// The kernel that computes dQ alone, where a row has one. Q and dO of a tile stay in shared
-/// memory, and stages of K and V fill the rest but for descriptors: one of each in turns, K's
-/// first.
+/// memory, and stages of K and V fill the rest but for descriptors, with narrow heads a part of it:
+/// one of each in turns, K's first.
 constexpr int kDqKeys = 64;  // per step
 constexpr int dq_stage_bytes(int columns) { return kDqKeys * columns * 2; }
 constexpr int dq_stages_bytes(const Tile& tile) {
   return 224 * 1024 - tile.dq_queries * (tile.k + tile.v) * 2;
 }
+constexpr int kMaxDqStages = 8;
 constexpr int dq_value_stages(const Tile& tile) {
-  return dq_stages_bytes(tile) / dq_stage_bytes(tile.k + tile.v);
+  const int stages = dq_stages_bytes(tile) / dq_stage_bytes(tile.k + tile.v);
+  return stages < kMaxDqStages ? stages : kMaxDqStages;
 }
 constexpr int dq_key_stages(const Tile& tile) {
-  return (dq_stages_bytes(tile) - dq_value_stages(tile) * dq_stage_bytes(tile.v)) /
-         dq_stage_bytes(tile.k);
+  const int stages = (dq_stages_bytes(tile) - dq_value_stages(tile) * dq_stage_bytes(tile.v)) /
+                     dq_stage_bytes(tile.k);
+  return stages < kMaxDqStages ? stages : kMaxDqStages;
 }
 /// Its tile, in the terms of the forward pass.
 constexpr Tile dq_tile(const Tile& tile) {

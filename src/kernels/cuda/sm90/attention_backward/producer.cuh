@@ -83,9 +83,10 @@ class Producer {
 
   /// Without a block mask: one lane walks a range of blocks for each head.
   __device__ void walk_range(const KeyTiles& tiles) {
+    const int ends = tiles.first_step() + tiles.end_step() - 1;
     for (int head = tiles.first_head(); head < tiles.end_head(); ++head)
       for (int step = tiles.end_step() - 1; step >= tiles.first_step(); --step) {
-        const int first = step * T::kBlocks;
+        const int first = (taken().job.ascends ? ends - step : step) * T::kBlocks;
         load(head, first, [&](int i) {
           const KeyTileJob& job = taken().job;
           return describe(tiles, head, first + i,

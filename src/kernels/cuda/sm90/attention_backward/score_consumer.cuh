@@ -12,6 +12,14 @@
 // What all consumer warpgroups do: wait for operands, compute P and dS of 64 keys, stage dQ.
 namespace tessera::cuda::sm90::attention_backward {
 
+/// Stores to shared memory. Where only a pointer is given, the compiler does not see that it leads
+/// there, and the store is slower.
+__device__ __forceinline__ void store_four(std::uint32_t to, const float* from) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(from[0]), "f"(from[1]),
+               "f"(from[2]), "f"(from[3])
+               : "memory");
+}
+
 template <class T>
 class ScoreConsumer {
  public:
@@ -144,11 +152,10 @@ class ScoreConsumer {
   __device__ __forceinline__ void stage_dq(int buffer, unsigned use) {
     tile::settle(mma_.dq);
     tile::wait(&shared_.dq_empty[buffer], (use & 1) ^ 1);
-    float4* const to = reinterpret_cast<float4*>(shared_.dq[buffer]) + thread();
+    const std::uint32_t to = tile::shared_address(shared_.dq[buffer]) + thread() * sizeof(float4);
 #pragma unroll
     for (int j = 0; j < T::kPart / 8; ++j)
-      to[j * kWarpgroup] =
-          make_float4(mma_.dq[j * 4], mma_.dq[j * 4 + 1], mma_.dq[j * 4 + 2], mma_.dq[j * 4 + 3]);
+      store_four(to + j * kWarpgroup * sizeof(float4), mma_.dq + j * 4);
   }
   __device__ __forceinline__ void announce_dq(int buffer, unsigned use) {
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);

@@ -84,7 +84,7 @@ class Sender {
     ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
     tile::arrive(&shared_.dq_empty[buffer]);
     if (in_order) passed_ = turn;
-    next_turn_ = taken.job.tile + 1;
+    next_turn_ = taken.job.rank + 1;
   }
 
   /// Passes the turn of the part that has been sent, once it has arrived in global memory: after

@@ -54,6 +54,12 @@ __device__ __forceinline__ std::uint64_t kept_uniform(std::uint64_t view) {
   return uniform((view & ~0xFFFFFFFFull) | address);
 }
 
+/// A descriptor `offset` units of 16 bytes on. Only its low word changes, so that one addition is
+/// enough: sums of 64 bits take three instructions between MMAs.
+__device__ __forceinline__ std::uint64_t moved(std::uint64_t view, std::uint32_t offset) {
+  return (view & ~0xFFFFFFFFull) | (static_cast<std::uint32_t>(view) + offset);
+}
+
 /// Which dimension of an operand is contiguous in memory.
 enum class Major { k, mn };
 
