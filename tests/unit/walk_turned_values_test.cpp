@@ -9,17 +9,17 @@
 namespace tessera::planning {
 namespace {
 
-/// A quad holds the scores of a row as 0 1, 2 3, 4 5, 6 7 and eight keys on; each lane has four of
-/// 16, which become one word of the left operand.
-TEST(TurnedValues, AGroupHasEachKeyOnceInTheOrderOfTheRegisters) {
+/// A quad holds the scores of a row as 0 1, 2 3, 4 5, 6 7 and eight keys on. Two of them and two
+/// that lie half a piece further are a word of a lane's left operand.
+TEST(TurnedValues, APieceHasEachKeyOnceInTheOrderOfTheRegisters) {
   std::set<int> keys;
-  for (int at = 0; at < kTurnedGroup; ++at) {
+  for (int at = 0; at < kKeyPiece; ++at) {
     keys.insert(turned_key(at));
-    const int lane = at / 4, of_lane = at % 4;
-    EXPECT_EQ(turned_key(at), of_lane / 2 * 8 + lane * 2 + of_lane % 2) << at;
+    const int word = at / 16, lane = at % 16 / 4, of_lane = at % 4;
+    EXPECT_EQ(turned_key(at), of_lane / 2 * 32 + word * 8 + lane * 2 + of_lane % 2) << at;
   }
-  EXPECT_EQ(keys.size(), std::size_t{kTurnedGroup});
-  EXPECT_EQ(*keys.rbegin(), kTurnedGroup - 1);
+  EXPECT_EQ(keys.size(), std::size_t{kKeyPiece});
+  EXPECT_EQ(*keys.rbegin(), kKeyPiece - 1);
 }
 
 /// Pieces of a packed sequence end before the next one begins, and the last one inside of the rows

@@ -173,13 +173,15 @@ class NarrowConsumer {
   }
 
   __device__ __forceinline__ void round_p() {
+    // Four adjacent keys of V (`turned_key`): two scores, and two that lie half a piece further.
+    constexpr int kOfPiece = planning::kKeyPiece / 16, kFurther = kPieceScores / 2;
 #pragma unroll
     for (int i = 0; i < T::kN / 16; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float* const eight = score_ + i * 8 + half * 2;
+        const float* const two = score_ + i / kOfPiece * kPieceScores + i % kOfPiece * 4 + half * 2;
         p_[i / 2 * 4 + i % 2 * 2 + half] =
-            T::Precision::pack(eight[0], eight[1], eight[4], eight[5]);
+            T::Precision::pack(two[0], two[1], two[kFurther], two[kFurther + 1]);
       }
   }
 

@@ -246,21 +246,21 @@ template <class T>
 __device__ __forceinline__ void clear_turned(typename T::Values& values,
                                              const std::uint64_t (&kept_keys)[T::kPieces],
                                              int lane) {
-  constexpr int kGroup = planning::kTurnedGroup, kWords = planning::kKeyPiece / 4;
+  constexpr int kChunk = 16, kWords = planning::kKeyPiece / 4;
   const int first = lane % kWords * 4;  // place of the four keys in a row
 #pragma unroll 1
   for (int piece = 0; piece < T::kPieces; ++piece) {
     std::uint32_t mask = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int key = first / kGroup * kGroup + planning::turned_key(first % kGroup + i);
+      const int key = planning::turned_key(first + i);
       if (kept_keys[piece] >> key & 1) mask |= 0xFFu << i * 8;
     }
 #pragma unroll 1
     for (int row = lane / kWords; row < T::kDimV; row += 32 / kWords) {
       auto* const chunk =
           reinterpret_cast<std::uint32_t*>(values.chunk(row, piece * planning::kKeyPiece + first));
-      chunk[first % kGroup / 4] &= mask;
+      chunk[first % kChunk / 4] &= mask;
     }
   }
 }
