@@ -8,6 +8,7 @@
 #include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+#include "src/walk/turned_values.hpp"
 
 // The consumer warpgroups of FP8.
 namespace tessera::cuda::sm90::attention {
@@ -146,8 +147,9 @@ class NarrowConsumer {
     if constexpr (T::kTransformsScores) transform();
     if (pipe_.has_flag(kMasked)) {
       const int mine = pipe_.first_row() + pipe_.thread() / 32 * 16 + pipe_.thread() % 32 / 4;
+      const planning::BitsOfLane bits(pipe_.args.v_by_keys);
       mask_scores<0>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile), pipe_.args.walk,
-                     pipe_.args.masks, mine, pipe_.thread() % 4 * 2);
+                     pipe_.args.masks, mine, bits.first_key(pipe_.thread() % 4), -INFINITY, bits);
     }
   }
 
