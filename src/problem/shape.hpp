@@ -155,8 +155,6 @@ struct AttentionShape : OnDevice, ScoreScale {
   // Whether TMA can read q, k and v: rows are contiguous, and the other strides and the address are
   // multiples of 16 bytes.
   bool tma_readable = true;
-  // Of FP8, where that is false: whether it is true but for v, whose keys are contiguous instead.
-  bool v_by_keys = false;
 
   bool causal() const { return window_right == 0; }
   /// The dtype of k and v.
