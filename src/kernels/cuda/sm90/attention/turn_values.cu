@@ -114,6 +114,7 @@ tile::HeadsMap TurnedValues::map() const {
 
 void turn_values(const AttentionProblem& problem, const TurnedValues& to, cudaStream_t stream) {
   if (to.keys * to.columns * to.heads * to.sequences == 0) return;
+  if (problem.page_table && problem.page_table.numel() == 0) return;  // no key is read
   const Tensor& v = problem.v;
   const int row = v.rank - 3;
   Turn turn{.from = static_cast<const std::uint8_t*>(v.data),
