@@ -51,7 +51,10 @@ in_bare_root() {
 }
 
 # in_root SUITE COMMAND...: runs the command in a bare root of that Debian release, in a clone of HEAD,
-# with the CUDA toolkit of this machine.
+# with the CUDA toolkit of this machine. Builds in one root share C++ objects through ccache, which
+# begins empty. Its key omits warning options, as the Python package is built without them: a source
+# must first be compiled with its warnings. CXX has one value for all builds because the compiler's name
+# is in the key too.
 in_root() {
   local suite=$1
   shift
@@ -59,7 +62,8 @@ in_root() {
   # shellcheck disable=SC2016
   in_bare_root "$suite" "$(readlink -f "${CUDA_HOME:-/usr/local/cuda}")" sh -euc '
     apt-get update -q >/dev/null
-    apt-get install -y -q --no-install-recommends git >/dev/null 2>&1
+    apt-get install -y -q --no-install-recommends git ccache >/dev/null 2>&1
+    export CXX=c++ CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DEPEND=1 CCACHE_IGNOREOPTIONS="-W*"
     git config --global --add safe.directory /lent/tessera/.git
     git clone -q /lent/tessera "$HOME/tessera"
     cd "$HOME/tessera"

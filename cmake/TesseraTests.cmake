@@ -30,6 +30,8 @@ function(tessera_test_folder folder timeout)
     add_executable(${target} ${source})
     tessera_compile_settings(${target})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    # Halves the time to compile a test. The library and the oracle keep -O3.
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
     target_link_libraries(${target} PRIVATE tessera_test_support ${tessera_archives} ${ARGN})
     add_test(NAME ${folder}.${stem} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${folder}.${stem} PROPERTIES

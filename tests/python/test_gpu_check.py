@@ -221,7 +221,7 @@ def test_the_card_s_ceilings_are_those_of_the_benchmark(monkeypatch, tmp_path):
 def test_random_problems_go_on_where_the_file_stopped(machine):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     folder = machine()
-    for wanted in (3, 5, 5):
+    for wanted in (1, 2, 2):
         _, result = run(folder, *only("verify"), "--problems", str(wanted), "--resume")
         assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
             (f"verify.{op}", "passed") for op in gpu_steps.VERIFIED]

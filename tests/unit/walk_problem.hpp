@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -38,6 +39,11 @@ class Bits {
     if (at < 0 || index >= words_.size() || (words_[index] & bits) != 0) return false;
     words_[index] |= bits;
     return true;
+  }
+  std::int64_t count() const {
+    std::int64_t sum = 0;
+    for (const std::uint64_t word : words_) sum += std::popcount(word);
+    return sum;
   }
   friend bool operator==(const Bits&, const Bits&) = default;
 
@@ -91,6 +97,30 @@ class WalkProblem {
   }
   bool sees(std::int64_t b, std::int64_t set, std::int64_t i, std::int64_t j) const {
     return in_sight(b, i, j) && in_mask(b, set, i, j);
+  }
+
+  /// All keys that a query sees. Equal to calls of `sees` for each key, without their divisions.
+  Bits keys_of(std::int64_t b, std::int64_t set, std::int64_t i) const {
+    const std::int64_t at = at_or(kv_position_, b, 0), used_end = at_or(used_end_, b, keys(b));
+    const std::int64_t diagonal = at_or(q_position_, b, at + used_end - queries(b)) + i - at;
+    std::int64_t begin = at_or(used_begin_, b, 0), end = used_end;
+    if (left_ >= 0) begin = std::max(begin, diagonal - left_);
+    if (right_ >= 0) end = std::min(end, diagonal + right_ + 1);
+    const std::int64_t block_q = problem.mask.block_q, block_kv = problem.mask.block_kv;
+    Bits seen(keys(b));
+    for (std::int64_t j = begin; j < end;) {
+      Block block{.kind = Kind::full};
+      std::int64_t first = 0, stop = end;  // keys of the block
+      if (problem.mask) {
+        block = block_at(b, set, i / block_q, j / block_kv);
+        first = j / block_kv * block_kv, stop = std::min(end, first + block_kv);
+      }
+      for (; j < stop; ++j)
+        if (block.kind != Kind::none &&
+            (block.tile < 0 || in_tile(block.tile, i % block_q, j - first)))
+          seen.set(j);
+    }
+    return seen;
   }
 
   /// A block mask that has these lists by column: row c names the rows whose lists name column c.

@@ -360,9 +360,8 @@ class Truth {
       for (std::int64_t set = 0; set < p.sets(); ++set) {
         first_.push_back(rows_.size());
         for (std::int64_t i = 0; i < p.queries(b); ++i) {
-          Bits& row = rows_.emplace_back(p.keys(b));
-          for (std::int64_t j = 0; j < p.keys(b); ++j)
-            if (p.sees(b, set, i, j)) row.set(j), ++pairs;
+          rows_.push_back(p.keys_of(b, set, i));
+          pairs += rows_.back().count();
         }
       }
   }
