@@ -141,3 +141,12 @@ def test_what_has_no_kernel_is_refused_with_the_reason():
     w8, w_scale, *_ = weights(512, 384, 128)
     with pytest.raises(NotImplementedError, match="requires transpose_b with a sparse b"):
         tessera.matmul(x8, w8, a_scale=x_scale, b_scale=w_scale)
+
+
+def test_attention_over_a_table_without_pages_is_zero():
+    q = torch.randn(2, 70, 4, 112, device="cuda").to(torch.float8_e4m3fn)
+    pool = torch.empty(0, 64, 4, 112, dtype=torch.float8_e4m3fn, device="cuda")
+    table = torch.empty(2, 0, dtype=torch.int32, device="cuda")
+    out = tessera.attention(q, pool, pool, page_table=table,
+                            kv_end=torch.zeros(2, dtype=torch.int32, device="cuda"))
+    assert out.shape == q.shape and not out.any()

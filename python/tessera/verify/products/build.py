@@ -46,10 +46,12 @@ class Boxes:
         """Writes NaN to the factors that no element of [batch|1, rows, cols] needs."""
         if self.scale.shape[0] == 1:
             needed = needed.any(0, keepdim=True)
-        first, last = (torch.nn.functional.one_hot(at, size).double() if at.numel() else
-                       needed.new_zeros(0, size).double() for at, size in zip(
-                           (self.down, self.across), self.scale.shape[1:], strict=True))
-        self.scale.masked_fill_(first.T @ needed.double() @ last == 0, torch.nan)
+        found = needed.int()  # where elements need a factor, by rows, then by columns
+        for axis, (at, size) in enumerate(
+                zip((self.down, self.across), self.scale.shape[1:], strict=True), 1):
+            shape = (*found.shape[:axis], size, *found.shape[axis + 1 :])
+            found = found.new_zeros(shape).index_add_(axis, at, found)
+        self.scale.masked_fill_(found == 0, torch.nan)
 
 
 @dataclass
