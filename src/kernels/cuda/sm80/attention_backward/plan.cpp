@@ -88,7 +88,7 @@ struct AttentionBackward {
     const double step = step_seconds(tile, ctas, device);
     // Thread blocks of one head add to the same sums one after the other, a step apart.
     const double tiles_per_head = at_a_time / real(std::max<std::int64_t>(at.section, 1));
-    const double waits = at.turns > 0 && !at.alternates ? std::max(tiles_per_head, 1.0) - 1 : 0;
+    const double waits = at.turns > 0 ? std::max(tiles_per_head, 1.0) - 1 : 0;
     const double compute = (steps / at_a_time + waits) * step +
                            std::max(blocks / at_a_time, 1.0) * ctas * kEstimatedTileSeconds;
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
