@@ -140,10 +140,13 @@ def test_infinite_results_are_right_where_the_truth_rounds_to_infinity():
     assert judge._used(built, out.tensor, truth).max() <= 1
     truth.value.fill_(1e6)
     assert judge._used(built, out.tensor, truth).max() == 0
-    out.tensor.fill_(-torch.inf)
-    assert judge._used(built, out.tensor, truth).min() == torch.inf
     out.tensor.fill_(65504)
     assert judge._used(built, out.tensor, truth).min() > 1
+    # The other infinity, unless sums may be off by so much.
+    out.tensor.fill_(-torch.inf)
+    assert judge._used(built, out.tensor, truth).min() > 1
+    truth.slack.fill_(2e6)
+    assert judge._used(built, out.tensor, truth).max() <= 1
 
 
 # ---- FP8 ---------------------------------------------------------------------------------------
