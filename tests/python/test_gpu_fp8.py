@@ -143,7 +143,7 @@ def test_what_has_no_kernel_is_refused_with_the_reason():
         tessera.matmul(x8, w8, a_scale=x_scale, b_scale=w_scale)
 
 
-def test_attention_over_a_table_without_pages_is_zero():
+def test_a_page_table_without_columns_gives_zeros():
     q = torch.randn(2, 70, 4, 112, device="cuda").to(torch.float8_e4m3fn)
     pool = torch.empty(0, 64, 4, 112, dtype=torch.float8_e4m3fn, device="cuda")
     table = torch.empty(2, 0, dtype=torch.int32, device="cuda")
