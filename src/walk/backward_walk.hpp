@@ -12,8 +12,10 @@
 // from the last block to the first or, with tiles in descending order, from the first to the last.
 // The gradients of a block of queries are added up in the order of key tiles. Key tiles are handed
 // out in that order, so a thread block waits only for thread blocks that have begun before it.
-// Where tiles are few, each is visited in several shares, which divide the heads of the group and
-// then the blocks of queries.
+// Where all tiles see all blocks, each may begin at a block of its own and go around (`rotates`);
+// what it adds to the blocks before its first one goes to sums of their own. Where tiles are few,
+// each is visited in several shares, which divide the heads of the group and then the blocks of
+// queries.
 namespace tessera::planning {
 
 /// How rows of sequences are cut into blocks of `rows`, numbered through all sequences. Packed
@@ -60,6 +62,7 @@ struct BackwardWalk {
   int tiles = 0;            // shares of key tiles, upper bound
   int section = 1;          // shares whose tiles are handed out in turns
   bool alternates = false;  // every other section, not the last, ascends
+  bool rotates = false;     // all sections ascend, and each tile begins at a block of its own
   int query_blocks = 0;     // numbers of blocks of queries per head
   BlockEdges edges;         // of a block mask
 
@@ -71,8 +74,13 @@ struct BackwardWalk {
     const int first = at * section, within = number % per_section;
     const int wide = min_of(section, lines - first);
     const int line = first + within % wide, rank = within / wide;
-    const bool ascends = alternates && (sections - at) % 2 == 0;
+    const bool ascends = rotates || (alternates && (sections - at) % 2 == 0);
     return {line / shares, line % shares, ascends ? keys.per_sequence - 1 - rank : rank, ascends};
+  }
+  /// The block at which a tile begins, of `blocks` that all tiles visit; an even one, as steps may
+  /// have two blocks.
+  TESSERA_HD constexpr std::int32_t start_of(std::int64_t tile, std::int32_t blocks) const {
+    return static_cast<std::int32_t>(tile * blocks / keys.per_sequence) / 2 * 2;
   }
 };
 
@@ -87,6 +95,8 @@ struct KeyTileJob {
   NarrowSight by_key, by_query;
   // The share's blocks of queries, of those that see keys of the tile.
   std::int32_t first_block = 0, end_block = 0;
+  // Where the walk of a tile that ascends begins, and, if the walk rotates, that of the next tile.
+  std::int32_t start_block = 0, next_start = 0;
   std::int32_t seen_begin = 0, seen_end = 0;  // queries of the sequence that see some key
   std::uint64_t kept[2] = {};                 // keys of the tile that some query sees, by position
 
@@ -110,7 +120,15 @@ struct KeyTileJob {
   }
   /// Whether the block visits a tile that is handed out before this one.
   TESSERA_HD constexpr bool has_earlier(int block) const {
-    return ascends ? tile < last_tile_of(block) : tile > first_tile_of(block);
+    if (!ascends) return tile > first_tile_of(block);
+    return tile < last_tile_of(block) && (block < start_block || block >= next_start);
+  }
+  /// The step that is visited as number `i`, of steps of `blocks` blocks.
+  TESSERA_HD constexpr std::int32_t step_at(int i, int blocks) const {
+    const std::int32_t end = (end_block + blocks - 1) / blocks;
+    if (!ascends) return end - 1 - i;
+    const std::int32_t at = start_block / blocks + i;
+    return at < end ? at : at - end + first_block / blocks;
   }
   /// Whether each query of the block sees each key of the tile, by position.
   TESSERA_HD constexpr bool sees_all(int block) const {
@@ -157,6 +175,11 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   if (begin_query >= end_query) return job;
   job.first_block = begin_query / kQueriesPerBlock;
   job.end_block = (end_query + kQueriesPerBlock - 1) / kQueriesPerBlock;
+  job.start_block = job.first_block;
+  if (walk.rotates) {
+    job.start_block = walk.start_of(job.tile, job.end_block);
+    job.next_start = walk.start_of(job.tile + 1, job.end_block);
+  }
   if (walk.tile_shares.blocks > 1) {
     const std::int32_t count = job.end_block - job.first_block, parts = walk.tile_shares.blocks;
     const std::int32_t part = place.share % parts, each = (count + parts - 1) / parts;
@@ -184,7 +207,8 @@ struct BackwardStep {
   // part of a step for the sake of another.
   std::int32_t turn;
   std::int32_t
-      bits[2];  // element masks of the two halves of the tile's keys, or kAllSeen, kNoneSeen
+      bits[2];        // element masks of the two halves of the tile's keys, or kAllSeen, kNoneSeen
+  std::int32_t sums;  // which sums of dQ are added to: `head`, or behind those of all heads
   std::uint64_t seeing;  // queries that see some key; the others are never read
   bool masked;           // some pair is hidden, or some query or key does not exist
   bool ragged;           // some query that has been loaded sees no key
@@ -193,7 +217,8 @@ struct BackwardStep {
 /// The step of a block of queries. With a block mask: of a block that lists name.
 TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const KeyTileJob& job,
                                                 bool keeps_all_keys, int head, int block) {
-  BackwardStep step{head, block, 0, {kAllSeen, kAllSeen}, 0, false, false};
+  BackwardStep step{head, block, 0, {kAllSeen, kAllSeen}, head, 0, false, false};
+  if (walk.rotates && block < job.start_block) step.sums += walk.heads;
   step.turn = job.has_earlier(block) ? job.rank : 0;
   step.seeing = job.seeing(block, walk.queries.packed);
   bool whole = true;
@@ -217,7 +242,8 @@ TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const 
 /// A block that is part of a step for the sake of another: nothing of it is seen.
 TESSERA_HD constexpr BackwardStep absent_step(const BackwardWalk& walk, const KeyTileJob& job,
                                               int head, int block) {
-  BackwardStep step{head, block, BackwardStep::kAbsent, {kNoneSeen, kNoneSeen}, 0, true, true};
+  BackwardStep step{head, block, BackwardStep::kAbsent, {kNoneSeen, kNoneSeen}, head, 0,
+                    true, true};
   if (block * kQueriesPerBlock >= job.q_length) return step;  // numbers of another block
   step.seeing = job.seeing(block, walk.queries.packed);
   if (walk.edges) step.seeing &= walk.edges.seeing(job.batch, head, block);

@@ -31,6 +31,7 @@ class Emulation {
       : p_(p) {
     AttentionBackwardShape shape{p.shape};
     layout_ = backward_layout(shape, 1, tile_shares, static_cast<double>(concurrent_tiles));
+    layout_.rotates = concurrent_tiles % 2 == 1 && may_rotate(shape, layout_);
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
     EXPECT_LE(static_cast<double>(sizes.used()), edge_bytes(layout_.edges) + 9 * 128);
@@ -121,8 +122,8 @@ class Emulation {
       }
     expect_kept(job, kept);
     for (int head = first_head; head < end_head; ++head)
-      for (int from_end = job.end_block - 1; from_end >= job.first_block; --from_end) {
-        const int block = job.ascends ? job.first_block + job.end_block - 1 - from_end : from_end;
+      for (int i = 0; i < job.end_block - job.first_block; ++i) {
+        const int block = job.step_at(i, 1);
         if (walk_.edges) {
           if (block >= walk_.edges.sizes.mask.rows) continue;
           const std::uint32_t* words = walk_.edges.rows_of(job.batch, head, job.tile);
@@ -149,7 +150,7 @@ class Emulation {
 
   void run_step(const KeyTileJob& job, const std::uint64_t (&kept)[2], const BackwardStep& step) {
     const std::int64_t b = job.batch, h = step.head;
-    const int slot = step.head * walk_.query_blocks + job.query_slot + step.block;
+    const int slot = step.sums * walk_.query_blocks + job.query_slot + step.block;
     ASSERT_LT(job.query_slot + step.block, walk_.query_blocks);
     // A thread block waits for the one that visits the block before it, and for no other.
     ASSERT_EQ(turns_[slot], step.turn) << "tile " << job.tile << ", block " << step.block;

@@ -111,7 +111,7 @@ struct HeadPlace {
   }
 };
 
-inline std::int64_t blocks_of_heads(const BackwardWalk& walk) {
+__host__ __device__ inline std::int64_t blocks_of_heads(const BackwardWalk& walk) {
   return std::int64_t{walk.query_blocks} * walk.heads;
 }
 

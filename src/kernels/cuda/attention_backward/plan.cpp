@@ -107,6 +107,11 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
   return layout;
 }
 
+bool may_rotate(const AttentionBackwardShape& s, const BackwardLayout& layout) {
+  return layout.turns > 0 && s.window_left < 0 && s.window_right < 0 && !s.masked && !s.q_packed &&
+         s.kv_layout != KvLayout::packed && layout.tile_shares.count() == 1;
+}
+
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
                             Reasons& reasons) {
   reasons.unless_at_most("key tiles", layout.tiles, INT32_MAX / 4);
@@ -146,9 +151,10 @@ double seconds_around(const BackwardLayout& layout) {
 double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
-  const double sums = tile.dq_queries > 0 ? 0
-                                          : real(layout.query_blocks) * real(s.heads) *
-                                                kQueriesPerBlock * tile.k * sizeof(float);
+  const double sums = tile.dq_queries > 0
+                          ? 0
+                          : real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock * tile.k *
+                                sizeof(float) * (layout.rotates ? 2 : 1);
   return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.tile_shares))) /
          (device.memory_tbs * 1e12);
 }
@@ -167,6 +173,7 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
   walk.tiles = static_cast<int>(layout.tiles);
   walk.section = static_cast<int>(layout.section);
   walk.alternates = layout.alternates;
+  walk.rotates = layout.rotates;
   walk.query_blocks = static_cast<int>(layout.query_blocks);
   walk.edges = edges;
   return walk;
@@ -182,10 +189,12 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   if (tile.dq_queries > 0) {
     scratch.dq_walk = carve_attention_scratch(carver, tile, layout.dq);
   } else {
-    scratch.dq = carver.add<float>(blocks * kQueriesPerBlock * tile.k);
+    scratch.sums = layout.rotates ? 2 : 1;
+    const Size all = blocks * scratch.sums;
+    scratch.dq = carver.add<float>(all * kQueriesPerBlock * tile.k);
     scratch.turns_per_block = layout.turns;
     if (layout.turns > 0)
-      scratch.turns = carver.add<std::int32_t>(blocks * layout.turns);
+      scratch.turns = carver.add<std::int32_t>(all * layout.turns);
     else
       scratch.cleared = kQueriesPerBlock * tile.k;
   }

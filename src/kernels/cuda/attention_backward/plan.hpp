@@ -21,6 +21,7 @@ struct BackwardLayout {
   TileShares tile_shares;         // what divides the walk of a key tile
   std::int64_t section = 1;       // shares whose tiles are handed out in turns
   bool alternates = false;        // every other section ascends
+  bool rotates = false;  // tiles begin at blocks of their own; there are sums for both parts
   // Turn counters per block of queries; 0: the main kernel adds dQ in any order, or does not add
   // it.
   int turns = 1;
@@ -45,6 +46,9 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
 /// `turns`: turn counters per block of queries, where sums of dQ have an order; 0: there are none.
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares,
                                double concurrent_tiles);
+
+/// Whether all key tiles see all blocks of queries, so that each may begin at a block of its own.
+bool may_rotate(const AttentionBackwardShape& s, const BackwardLayout& layout);
 
 /// Adds the reasons that depend on a layout.
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
@@ -71,6 +75,7 @@ struct BackwardScratch {
   float* dq = nullptr;            // in the order of `SumsOrder`; null: the main kernel adds none
   std::int32_t* turns = nullptr;  // null: sums of dQ are added in any order
   int turns_per_block = 0;
+  int sums = 1;                        // of each block and head, which are added up at last
   int cleared = 0;                     // numbers of a block's sums that have to be zero at first
   std::int32_t* ticket = nullptr;      // key tiles, or parts of them, handed out
   float *dk = nullptr, *dv = nullptr;  // sums of shares: [rows of k, shares, dim or dim_v]

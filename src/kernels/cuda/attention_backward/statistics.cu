@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % kThreadsPerQuery, size = place.queries.size();
   if (blockIdx.x == 0 && threadIdx.x == 0) *s.scratch.ticket = 0;
   const int turns = s.scratch.turns_per_block;
-  if (threadIdx.x < turns) s.scratch.turns[place.slot * turns + threadIdx.x] = 0;
+  for (int i = threadIdx.x; i < turns * s.scratch.sums; i += kThreads)
+    s.scratch.turns[(place.slot + i / turns * blocks_of_heads(walk)) * turns + i % turns] = 0;
   float4* const sums = reinterpret_cast<float4*>(s.scratch.dq + place.slot * s.scratch.cleared);
   for (int i = threadIdx.x; i < s.scratch.cleared / 4; i += kThreads) sums[i] = {};
   for (int first = threadIdx.x / kThreadsPerQuery; first < planning::kQueriesPerBlock;

@@ -15,6 +15,7 @@ struct Conversion {
   HeadRows dq;
   float scale;
   int turns_per_block, width;  // turn counters, and columns of sums
+  int count;                   // of sums
   SumsOrder order;
 };
 
@@ -25,16 +26,17 @@ __device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
   static_assert(kThreads / kLanes % kRowSets == 0);
   const HeadPlace place = HeadPlace::here(walk);
   if (place.queries.batch < 0) return;
-  const bool visited = !c.turns || c.turns[place.slot * c.turns_per_block] != 0;
   const bool by_lane = c.order == SumsOrder::by_lane;
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, in_quad = lane % kGroups;
   const int row_set = warp % kRowSets, query = row_set * kRows + lane / 4;
-  const float* const block = c.sums + place.slot * planning::kQueriesPerBlock * c.width;
   for (int first = warp / kRowSets * kGroups; first * kEight < c.dq.columns;
        first += kThreads / kLanes / kRowSets * kGroups) {
     // Of each of four groups of eight columns: two columns of `query`, and of `query` + 8.
     float sums[2][2 * kGroups] = {};
-    if (visited) {
+    for (int i = 0; i < c.count; ++i) {
+      const std::int64_t slot = place.slot + i * blocks_of_heads(walk);
+      if (c.turns && c.turns[slot * c.turns_per_block] == 0) continue;  // nothing has been added
+      const float* const block = c.sums + slot * planning::kQueriesPerBlock * c.width;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         const float* const from =
@@ -42,10 +44,14 @@ __device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
         const float4 of = by_lane ? reinterpret_cast<const float4*>(from)[lane]
                                   : float4{from[lane], from[kLanes + lane], from[2 * kLanes + lane],
                                            from[3 * kLanes + lane]};
-        sums[0][2 * g] = of.x * c.scale, sums[0][2 * g + 1] = of.y * c.scale;
-        sums[1][2 * g] = of.z * c.scale, sums[1][2 * g + 1] = of.w * c.scale;
+        sums[0][2 * g] += of.x, sums[0][2 * g + 1] += of.y;
+        sums[1][2 * g] += of.z, sums[1][2 * g + 1] += of.w;
       }
     }
+#pragma unroll
+    for (auto& of_query : sums)
+#pragma unroll
+      for (float& x : of_query) x *= c.scale;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       transpose_in_quad<2>(sums[half], in_quad);
@@ -123,8 +129,13 @@ HeadRows rows_of_shares(const Tensor& to, float* sums, const planning::Attention
 void convert_sums(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
                   const BackwardWalk& walk, const BackwardScratch& scratch, int width,
                   SumsOrder order, void* stream) {
-  const Conversion c{scratch.dq,  scratch.turns,           HeadRows::of(problem.dq),
-                     shape.scale, scratch.turns_per_block, width,
+  const Conversion c{scratch.dq,
+                     scratch.turns,
+                     HeadRows::of(problem.dq),
+                     shape.scale,
+                     scratch.turns_per_block,
+                     width,
+                     scratch.sums,
                      order};
   const auto gradient = [&](const Tensor& to, float* sums) {
     if (!to || !sums) return SharedGradient{};

@@ -58,7 +58,7 @@ class Steps : public KeyTiles<T::kKeyParts> {
       if (i == lane()) my_head = head, my_block = block;
     }
     const KeyTileJob& job = shared_.taken.job;
-    if (job.ascends) my_block = job.first_block + job.end_block - 1 - my_block;
+    if (job.ascends) my_block = job.step_at(job.end_block - 1 - my_block, 1);
     if (lane() < count)
       shared_.steps[(described + lane()) % planning::kBackwardSteps] =
           describe_step(walk_, shared_.taken.job, keeps_all_keys(), my_head, my_block);

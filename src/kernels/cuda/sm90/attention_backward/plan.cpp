@@ -21,6 +21,9 @@ constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
 // and 299; D128 in two kernels 447, in one in order 370; D256 S 16384 416.
 constexpr double kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7, kRateOfTwoKernels = 0.75,
                  kRateOfOrderedLists = 0.63;
+// Blocks of queries from which on key tiles of long sequences without a mask begin at blocks of
+// their own, and the most memory of the sums that this needs beside.
+constexpr std::int64_t kRotatingBlocks = 128, kRotatingBytes = std::int64_t{1} << 30;
 // Of two kernels: the share of the main one, with four products of seven.
 constexpr double kShareOfMain = 4.0 / 7.0;
 
@@ -73,6 +76,9 @@ struct AttentionBackward {
     Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs),
                                 costs.concurrent_tiles);
     at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
+    at.rotates = may_rotate(s, at) && at.query_blocks >= kRotatingBlocks * s.batch &&
+                 real(at.query_blocks) * real(s.heads) * kQueriesPerBlock * row.tile.k * 4 <=
+                     real(kRotatingBytes);
     refuse_backward_layout(s, at, reasons);
     if (!apart) return at;
     at.dq = dq_layout(s, row.tile, device);

@@ -83,14 +83,14 @@ class Producer {
 
   /// Without a block mask: one lane walks a range of blocks for each head.
   __device__ void walk_range(const KeyTiles& tiles) {
-    const int ends = tiles.first_step() + tiles.end_step() - 1;
+    const int count = tiles.end_step() - tiles.first_step();
     for (int head = tiles.first_head(); head < tiles.end_head(); ++head)
-      for (int step = tiles.end_step() - 1; step >= tiles.first_step(); --step) {
-        const int first = (taken().job.ascends ? ends - step : step) * T::kBlocks;
-        load(head, first, [&](int i) {
+      for (int i = 0; i < count; ++i) {
+        const int first = taken().job.step_at(i, T::kBlocks) * T::kBlocks;
+        load(head, first, [&](int of_step) {
           const KeyTileJob& job = taken().job;
-          return describe(tiles, head, first + i,
-                          first + i >= job.first_block && first + i < job.end_block);
+          const int block = first + of_step;
+          return describe(tiles, head, block, block >= job.first_block && block < job.end_block);
         });
       }
   }
