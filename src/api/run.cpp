@@ -70,9 +70,12 @@ void take_alignment(AnyShape& shape, const AnyProblem& problem, const AnyShape& 
     made.out.unit_col_stride = wanted.out.unit_col_stride;
     made.out.pool_fits = wanted.out.pool_fits;
   } else if (const auto* attention = std::get_if<AttentionProblem>(&problem)) {
-    if (!attention->q.data || !attention->k.data || !attention->v.data)
-      std::get<planning::AttentionShape>(shape).tma_readable =
-          std::get<planning::AttentionShape>(planned).tma_readable;
+    auto& made = std::get<planning::AttentionShape>(shape);
+    const auto& wanted = std::get<planning::AttentionShape>(planned);
+    if (!attention->q.data || !attention->k.data || !attention->v.data) {
+      made.tma_readable = wanted.tma_readable;
+      made.v_by_keys = wanted.v_by_keys;
+    }
   } else if (const auto* backward = std::get_if<AttentionBackwardProblem>(&problem)) {
     const AttentionProblem& forward = backward->forward;
     auto& made = std::get<planning::AttentionBackwardShape>(shape);

@@ -205,7 +205,7 @@ void put(Line& line, const AttentionShape& s) {
   if (s.has_sinks) line << " sinks";
   if (s.has_lse) line << " lse";
   if (s.batch_invariant) line << " batch-invariant";
-  if (!s.tma_readable) line << " unaligned";
+  if (!s.tma_readable) line << (s.v_by_keys ? " v by keys" : " unaligned");
 }
 
 void put(Line& line, const AttentionBackwardShape& s) {

@@ -142,6 +142,9 @@ struct AttentionShape : OnDevice, ScoreScale {
   bool kv_scales_by_rows = false;  // a factor for each 64 or 128 rows
   // Whether there is a softcap, or a scale of 0 or less, which does not keep the order of scores.
   bool transforms_scores = false;
+  // Of FP8, where not `tma_readable`: whether it is true but for v, whose keys are contiguous
+  // instead.
+  bool v_by_keys = false;
   std::int64_t window_left = -1,
                window_right = -1;                 // -1: no limit; causal is right = 0
   bool masked = false;                            // whether there is a block mask

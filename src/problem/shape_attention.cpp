@@ -241,10 +241,12 @@ void check_out(const Where& where, const Tensor& out, const AttentionShape& shap
   check_floats(where, out, shape.device, Dims(dims).subspan(shape.q_packed ? 1 : 0));
 }
 
-// Whether TMA can read a tensor whose last dimension is a head's row.
-bool tma_readable(const Tensor& t) {
-  return has_no_elements(t) || (lies_along(t, t.rank - 1) && begins_aligned(t));
+// Whether TMA can read a tensor whose dimension `contiguous` is contiguous.
+bool tma_readable(const Tensor& t, int contiguous) {
+  return has_no_elements(t) || (lies_along(t, contiguous) && begins_aligned(t));
 }
+// The same of the last dimension, a head's row.
+bool tma_readable(const Tensor& t) { return tma_readable(t, t.rank - 1); }
 
 AttentionShape attention_shape(const Where& op, const AttentionProblem& problem, Pass pass) {
   AttentionShape shape;
@@ -257,9 +259,13 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   check_sequences(op, problem, shape);
   check_mask(op, problem, shape);
   // The CPU backend reads any layout, so its plans do not depend on it.
-  shape.tma_readable =
-      shape.device.kind == DeviceKind::cpu ||
-      (tma_readable(problem.q) && tma_readable(problem.k) && tma_readable(problem.v));
+  if (shape.device.kind != DeviceKind::cpu) {
+    const Tensor& v = problem.v;
+    const bool others = tma_readable(problem.q) && tma_readable(problem.k);
+    shape.tma_readable = others && tma_readable(v);
+    shape.v_by_keys =
+        others && !shape.tma_readable && shape.dtype == DType::e4m3 && tma_readable(v, v.rank - 3);
+  }
 
   check_out(op / "out", problem.out, shape);
   shape.out = problem.out.dtype;

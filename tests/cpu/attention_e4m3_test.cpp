@@ -51,6 +51,13 @@ void match_all(AttentionOptions options, std::uint64_t seeds) {
 
 TEST(AttentionE4m3, QueriesToo) { match_all({}, 400); }
 
+TEST(AttentionE4m3, QueriesTooAndContiguousKeysOfValues) {
+  AttentionOptions options;
+  options.v_by_keys = Presence::always;
+  options.layout = generate::Layout::aligned;
+  match_all(options, 60);
+}
+
 TEST(AttentionE4m3, QueriesTooOverPages) {
   AttentionOptions options;
   options.paged = Presence::always;

@@ -29,6 +29,8 @@ def random_lists(rows, cols, density, seed):
     ("attention", {"s": 8, "h": 3, "hk": 2}, "h"),
     ("attention", {"s": 8, "dtype": "e4m3", "factors": "row"}, "factors"),
     ("attention", {"s": 8, "factors": "head"}, "factors: expected head or tensor, of dtype e4m3"),
+    ("attention", {"s": 8, "v_layout": "heads"}, "v_layout: expected rows or keys, got 'heads'"),
+    ("attention", {"s": 8, "v_layout": "keys"}, "v_layout: keys require dtype e4m3 and no pages"),
     ("attention_backward", {"s": 8, "dtype": "e4m3"}, "dtype"),
     ("sddmm", {"m": 8, "n": 8, "k": 8, "block": 8, "pattern": "random", "density": 0.5,
                "dtype": "e4m3"}, "dtype"),
@@ -71,6 +73,10 @@ def test_equal_cases_have_equal_keys_however_they_are_written():
                                     "seed": 2})
     assert short.key == whole.key != other.key
     assert "half_width" not in short.params  # a parameter of other patterns
+    by_rows = make_case("attention", {"s": 128, "dtype": "e4m3", "v_layout": "rows"})
+    assert by_rows.key == make_case("attention", {"s": 128, "dtype": "e4m3"}).key
+    by_keys = make_case("attention", {"s": 128, "dtype": "e4m3", "v_layout": "keys"})
+    assert by_keys.dense().key == by_keys.key != by_rows.key
 
 
 def test_workload_files_hold_distinct_cases():

@@ -415,6 +415,18 @@ def test_fp8_is_measured_beside_the_peers_that_run_it(gpu, fa3_in_fp8, factors):
     assert "rms_error: 'difficult' is missing" in results.problems(whole)[0]
 
 
+def test_fp8_is_measured_with_contiguous_keys_of_v(gpu, fa3_in_fp8):
+    fa3_in_fp8()
+    case = make_case("attention", {**FP8, "v_layout": "keys"}, ("burst",))
+    v, = {one["v"].stride() for one in Problem(case, gpu).sets}
+    assert v[1] == 1 and v[3] % 16 == 0
+    record, = measure_case(case, gpu)
+    assert record["max_error"] <= record["error_budget"]
+    assert set(record["peers"]) == {"tessera_dense", "tessera_bf16", "fa3"}
+    assert all(entry["ms"] > 0 for entry in (record["ours"], *record["peers"].values()))
+    assert case.label.endswith(" v by keys e4m3")
+
+
 def test_errors_of_fp8_that_are_not_finite_are_none(gpu, fa3_in_fp8):
     fa3_in_fp8(overflows=lambda v: v.float().mean() > 20)
     record, = measure_case(make_case("attention", FP8, ("burst",), ["fa3"]), gpu)

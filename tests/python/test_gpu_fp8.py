@@ -1,4 +1,5 @@
-"""Products in FP8 by Hopper's own kernels: weights in blocks, experts, graphs, refusals."""
+"""FP8 by Hopper's own kernels. Products: weights in blocks, experts, graphs, refusals. Attention:
+values whose keys are contiguous."""
 
 import pytest
 
@@ -10,8 +11,9 @@ IS_HOPPER = (torch.cuda.is_available() and tessera.cuda_device_count() > 0
              and torch.cuda.get_device_capability()[0] == 9)
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not IS_HOPPER, reason="products in FP8 need compute capability 9.x"),
+    pytest.mark.skipif(not IS_HOPPER, reason="FP8 needs compute capability 9.x"),
 ]
+DEVICE = "cuda"
 # Relative to the largest result: sums of FP8 in tensor cores have few bits, and bf16 has eight.
 TOLERANCE = {torch.bfloat16: 2**-7, torch.float32: 2**-10}
 
@@ -143,6 +145,7 @@ def test_what_has_no_kernel_is_refused_with_the_reason():
         tessera.matmul(x8, w8, a_scale=x_scale, b_scale=w_scale)
 
 
+<<<<<<< HEAD
 def test_a_page_table_without_columns_gives_zeros():
     q = torch.randn(2, 70, 4, 112, device="cuda").to(torch.float8_e4m3fn)
     pool = torch.empty(0, 64, 4, 112, dtype=torch.float8_e4m3fn, device="cuda")
@@ -150,3 +153,144 @@ def test_a_page_table_without_columns_gives_zeros():
     out = tessera.attention(q, pool, pool, page_table=table,
                             kv_end=torch.zeros(2, dtype=torch.int32, device="cuda"))
     assert out.shape == q.shape and not out.any()
+=======
+# ---- Attention with contiguous keys of v ---------------------------------------------------------
+
+
+def by_keys(v):
+    """v [.., length, heads, dim] with contiguous keys, in lines of a multiple of 16 bytes. What the
+    lines have more is NaN."""
+    *outer, length, heads, dim = v.shape
+    lines = torch.full((*outer, heads, dim, -(-length // 16) * 16), -1, dtype=torch.int8,
+                       device=v.device)
+    keys = lines[..., :length].movedim(-1, -3)
+    keys.copy_(v.view(torch.int8))
+    return keys.view(v.dtype)
+
+
+def narrow_values(*shape, per="head"):
+    generator = torch.Generator().manual_seed(sum(shape))
+    values, scale = tessera.quantize(torch.randn(shape, generator=generator), per=per)
+    return values.to(DEVICE), scale.to(DEVICE)
+
+
+def operands(q_shape, k_shape, dim_v=None, per="head"):
+    """q, k and v with the factors of all three as options."""
+    shapes = (q_shape, k_shape, (*k_shape[:-1], dim_v or k_shape[-1]))
+    pairs = [narrow_values(*shape, per=per) for shape in shapes]
+    return [x for x, _ in pairs], {f"{name}_scale": scale
+                                   for name, (_, scale) in zip("qkv", pairs, strict=True)}
+
+
+def expect_same_results(q, k, v, **options):
+    """The results of v by keys are those of v by rows. P has the same bits in both; what differs
+    is the order in which tensor cores and threads add up, and rows that see no key differ in
+    nothing."""
+    want, want_lse = tessera.attention(q, k, v, return_lse=True, **options)
+    turned = by_keys(v)
+    found = tessera.explain(tessera.attention, q, k, turned, return_lse=True, **options)
+    assert " v by keys" in found["problem"], found["problem"]
+    out, lse = tessera.attention(q, k, turned, return_lse=True, **options)
+    assert out.isfinite().all()
+    error = (out.float() - want.float()).abs().max()
+    assert error <= 2**-6 * want.float().abs().max(), error
+    torch.testing.assert_close(lse, want_lse, rtol=1e-5, atol=1e-4)
+    assert torch.equal(tessera.attention(q, k, turned, **options), out)  # without LSE
+    return out
+
+
+@pytest.mark.parametrize("dim, dim_v", [(64, 64), (80, 80), (96, 96), (128, 128), (192, 128),
+                                        (192, 192), (256, 256)])
+@pytest.mark.parametrize("length", [128, 1, 63, 333, 1000])
+def test_attention_with_contiguous_keys_of_v(dim, dim_v, length):
+    (q, k, v), scales = operands((2, 200, 4, dim), (2, length, 2, dim), dim_v)
+    expect_same_results(q, k, v, **scales)
+    expect_same_results(q, k, v, causal=True, **scales)
+
+
+@pytest.mark.parametrize("options", [
+    {"window_left": 100}, {"window_left": 70, "window_right": 33}, {"softcap": 20.0},
+    {"scale": -0.1}, {"sinks": True}, {"per": 64}, {"per": 128, "causal": True}])
+def test_contiguous_keys_of_v_with_other_options(options):
+    options = dict(options)
+    (q, k, v), scales = operands((2, 700, 4, 128), (2, 700, 2, 128), per=options.pop("per", "head"))
+    if "sinks" in options:
+        options["sinks"] = torch.tensor([0.5, -1.0, 2.0, 0.0], device=DEVICE)
+    expect_same_results(q, k, v, **options, **scales)
+
+
+def test_contiguous_keys_of_v_are_close_to_float32():
+    (q, k, v), scales = operands((1, 500, 4, 128), (1, 777, 2, 128))
+    out = tessera.attention(q, k, by_keys(v), causal=True, **scales)
+    want = tessera.attention(*(x.cpu() for x in (q, k, v)), causal=True,
+                             **{name: scale.cpu() for name, scale in scales.items()})
+    error = (out.cpu().float() - want.float()).square().mean().sqrt()
+    assert error < 0.06 * want.float().square().mean().sqrt(), error  # P is rounded to e4m3
+
+
+@pytest.mark.parametrize("block", [(64, 64), (128, 128), (16, 16)])
+def test_contiguous_keys_of_v_under_a_block_mask(block):
+    (q, k, v), scales = operands((1, 640, 4, 128), (1, 640, 2, 128))
+    torch.manual_seed(5)
+    elements = torch.rand(640 // block[0], 640 // block[1]) < 0.4
+    elements[:, 0] = True
+    elements = elements.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+    elements &= torch.ones(640, 640).tril(3) == 1  # partial blocks on the diagonal
+    mask = tessera.BlockMask.from_dense(elements, block).to(DEVICE)
+    expect_same_results(q, k, v, mask=mask, **scales)
+
+
+def test_contiguous_keys_of_v_in_packed_sequences():
+    lengths = [0, 70, 1, 333, 64, 200]
+    offsets = torch.tensor([0, *lengths], device=DEVICE).cumsum(0).int()
+    total = sum(lengths)
+    (q, k, v), scales = operands((total, 4, 128), (total, 2, 128))
+    for causal in (False, True):
+        expect_same_results(q, k, v, causal=causal, q_offsets=offsets, kv_offsets=offsets,
+                            max_q_length=333, max_kv_length=333, **scales)
+
+
+@pytest.mark.parametrize("length", [1000, 1024])
+def test_nan_in_keys_that_no_query_sees_reaches_nothing(length):
+    (q, k, v), scales = operands((3, 300, 4, 128), (3, length, 2, 128))
+    ends = torch.tensor([length, 513, 70], dtype=torch.int32, device=DEVICE)
+    begins = torch.tensor([5, 0, 69], dtype=torch.int32, device=DEVICE)
+    for b in range(3):
+        for x in (k, v):
+            x.view(torch.int8)[b, int(ends[b]):] = -1  # NaN
+            x.view(torch.int8)[b, : int(begins[b])] = -1
+    expect_same_results(q, k, v, kv_begin=begins, kv_end=ends, **scales)
+    expect_same_results(q, k, v, kv_begin=begins, kv_end=ends, window_left=40, **scales)
+
+
+def test_graph_replays_read_new_contiguous_keys_of_v():
+    (q, k, v), scales = operands((2, 300, 4, 128), (2, 500, 2, 128))
+    turned = by_keys(v)
+    tessera.attention(q, k, turned, **scales)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = tessera.attention(q, k, turned, **scales)
+    for seed in (1, 2):
+        new = torch.randn(v.shape, generator=torch.Generator().manual_seed(seed)).to(v.dtype)
+        turned.view(torch.int8).copy_(new.view(torch.int8))
+        got.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(got, tessera.attention(q, k, by_keys(new.to(DEVICE)), **scales))
+
+
+def test_layouts_of_v_without_a_kernel_are_refused_with_the_reason():
+    (q, k, v), scales = operands((2, 64, 4, 128), (2, 100, 2, 128))
+    lines = torch.zeros(2, 2, 128, 104, dtype=torch.int8, device=DEVICE).view(v.dtype)
+    with pytest.raises(NotImplementedError, match="multiples of 16 bytes, or contiguous keys of v"):
+        tessera.attention(q, k, lines[..., :100].permute(0, 3, 1, 2), **scales)
+    pages = torch.zeros(4, 64, 2, 128, dtype=torch.int8, device=DEVICE).view(v.dtype)
+    table = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32, device=DEVICE)
+    ends = torch.tensor([100, 128], dtype=torch.int32, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="v: expected pages of contiguous rows"):
+        tessera.attention(q, pages, by_keys(pages), page_table=table, kv_end=ends)
+    q, k, v = (x.float().bfloat16() for x in (q, k, v))
+    with pytest.raises(NotImplementedError, match="q, k and v: expected contiguous rows"):
+        tessera.attention(q, k, v.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))
+>>>>>>> parent of 0a69b9a7 (Revert "Merge branch 'kmajor'")

@@ -152,6 +152,20 @@ def test_the_oracle_multiplies_fp8_by_its_factors(factors, more):
             assert torch.equal(pool[page, j % 48].float(), getattr(built, name)[b, j].float())
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_values_by_keys_have_the_same_numbers(packed, heads_first):
+    d = drawn(dtype="e4m3", out_dtype="f32", packed_kv=packed, factors=dict.fromkeys("qkv", "head"))
+    d.heads_first["v"] = heads_first
+    by_rows = build.build(d, "cpu", 1 << 18).v
+    d.v_by_keys = True
+    v = build.build(d, "cpu", 1 << 18).v
+    assert torch.equal(v.view(torch.int8), by_rows.view(torch.int8))
+    assert v.stride(-3) == 1 and v.data_ptr() % 16 == 0
+    assert all(v.stride(axis) % 16 == 0 for axis in range(v.dim()) if axis != v.dim() - 3)
+    assert verdict(d)[1] is None
+
+
 def test_ulp():
     values = torch.tensor([1.0, 1.5, 0.99, 0.0, 3e-8], dtype=torch.float64)
     assert numbers.ulp("bf16", values)[:3].tolist() == [2**-7, 2**-7, 2**-8]
@@ -203,7 +217,10 @@ def test_everything_is_drawn_and_nothing_too_large():
     for name in "qkv":
         assert {d.factors[name] for d in narrow} == set(draw.FACTORS)
     assert 0.85 < sum(d.dim % 16 == d.dim_v % 16 == 0 for d in narrow) / len(narrow) < 1
-    assert not any(d.factors for d in problems)
+    assert not any(d.factors or d.v_by_keys for d in problems)
+    by_keys = [d for d in narrow if d.v_by_keys]
+    assert 0.1 < len(by_keys) / len(narrow) < 0.3 and not any(d.page for d in by_keys)
+    assert {d.packed_kv for d in by_keys} == {False, True}
 
     grouped = [d for d in problems if d.mask and 1 < d.kv_heads < d.heads]
     for lists in (lambda d: 1, lambda d: d.kv_heads, lambda d: d.heads):

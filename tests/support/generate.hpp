@@ -71,6 +71,7 @@ struct AttentionOptions {
   Presence sinks = Presence::maybe;
   Presence softcap = Presence::maybe;
   Presence narrow_keys = Presence::never;  ///< k and v in e4m3, with or without scales
+  Presence v_by_keys = Presence::never;    ///< keys of v contiguous, not rows; not with pages
   bool bad_values = false;                 ///< a few NaN and infinities among the visible keys
   bool rising = false;                     ///< scores double every 64 keys
   bool saturating = false;  ///< scores far above a small softcap, except those of the first keys

@@ -157,10 +157,22 @@ class Builder {
     const DType dtype = narrow ? DType::e4m3 : dtype_;
     p_.k = memory_.input(dtype, shape, options_.layout);
     shape.back() = dim_v_;
-    p_.v = memory_.input(dtype, shape, options_.layout);
+    const bool by_keys = !paged && draw(random_, options_.v_by_keys, 0.5);
+    p_.v = by_keys ? values_by_keys(dtype, shape) : memory_.input(dtype, shape, options_.layout);
     if (dtype == DType::e4m3) p_.k_scale = scale_for(p_.k), p_.v_scale = scale_for(p_.v);
     if (dtype_ == DType::e4m3) p_.q_scale = scale_for(p_.q);
     if (paged || (options_.positions != Presence::never && random_.chance(0.3))) draw_ranges(paged);
+  }
+
+  /// Values of [.., length, heads, dim] whose length is contiguous.
+  Tensor values_by_keys(DType dtype, const Integers& shape) {
+    Integers lines = shape;
+    std::rotate(lines.end() - 3, lines.end() - 2, lines.end());
+    Tensor v = memory_.input(dtype, lines, options_.layout);
+    std::copy(shape.begin(), shape.end(), v.shape.begin());
+    const auto end = v.strides.begin() + v.rank;
+    std::rotate(end - 3, end - 1, end);
+    return v;
   }
 
   /// Per page (or sequence) and head, these for 64 or 128 rows, per head, for all, or none.

@@ -196,6 +196,58 @@ TEST(SelectAttention, Fp8RefusalsSayWhatIsSupported) {
                     std::to_string((most + 1) * heads)});
 }
 
+/// Values whose keys are contiguous are read as they lie.
+TEST(SelectAttention, Fp8ValuesByKeysAreNotTransposed) {
+  const std::string row = "sm90_attention_fp8_d128_q192_k128_s4";
+  const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
+  AttentionProblem p = problem_of({.batch = 4, .length = 1000});
+  const std::int64_t heads = p.v.size(2), dim = p.v.size(3), pitch = 1008;
+  const auto by_keys = [&](std::int64_t of_pitch) {
+    p.v.strides = {heads * dim * of_pitch, 1, dim * of_pitch, of_pitch};
+  };
+  by_keys(pitch);
+  EXPECT_EQ(reasons_of(on_h200(p), "sm90_attention_d128_q192_k64_s3"),
+            Reasons{"q, k and v: expected contiguous rows at multiples of 16 bytes"});
+  for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::e4m3;
+  EXPECT_EQ(reasons(p), Reasons{});
+  const Explanation e = on_h200(p);
+  EXPECT_NE(to_text(e).find("then f32; v by keys; no factors; "), std::string::npos) << to_text(e);
+  EXPECT_NE(e.problem.find(" v by keys"), std::string::npos) << e.problem;
+  AttentionProblem by_rows = p;
+  by_rows.v.strides = by_rows.k.strides;
+  const Explanation transposed = on_h200(by_rows);
+  EXPECT_EQ(transposed.plan.workspace_bytes - e.plan.workspace_bytes, 4 * heads * dim * 1024);
+  EXPECT_GT(transposed.plan.predicted_ms, e.plan.predicted_ms);
+
+  AttentionProblem packed = p;
+  for (Tensor* t : {&packed.q, &packed.k, &packed.v, &packed.out}) *t = shaped({4000, heads, dim});
+  for (Tensor* t : {&packed.q, &packed.k, &packed.v}) t->dtype = DType::e4m3;
+  packed.v.strides = {1, dim * 4000, 4000};
+  packed.q_offsets = packed.kv_offsets = shaped({5}, DType::i32);
+  EXPECT_EQ(reasons(packed), Reasons{});
+
+  const std::string other =
+      "q, k and v: expected contiguous rows at multiples of 16 bytes, or contiguous keys of v";
+  by_keys(pitch + 8);
+  EXPECT_EQ(reasons(p), Reasons{other});
+  by_keys(pitch);
+  p.v.strides[1] = 2;
+  EXPECT_EQ(reasons(p), Reasons{other});
+  by_keys(pitch);
+  p.k.strides = p.v.strides;
+  EXPECT_EQ(reasons(p), Reasons{other});
+
+  AttentionProblem paged = problem_of({.batch = 2});
+  for (Tensor* t : {&paged.k, &paged.v}) *t = shaped({100, 64, 16, 128});
+  for (Tensor* t : {&paged.q, &paged.k, &paged.v}) t->dtype = DType::e4m3;
+  paged.page_table = shaped({2, 20}, DType::i32), paged.kv_end = shaped({2}, DType::i32);
+  EXPECT_EQ(reasons(paged), Reasons{});
+  paged.v.strides = {16 * 128 * 64, 1, 128 * 64, 64};
+  EXPECT_EQ(reasons(paged),
+            Reasons{"v: expected pages of contiguous rows at multiples of 16 bytes, "
+                    "got pages of contiguous keys"});
+}
+
 TEST(SelectAttention, Fp8SaysThePrecisionAndTheFactors) {
   AttentionProblem p = problem_of({.batch = 4, .length = 128});
   const auto text = [&] { return to_text(on_h200(p)); };

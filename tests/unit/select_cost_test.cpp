@@ -232,6 +232,7 @@ TEST(Describe, DiffersWhereKernelsMayDiffer) {
   add([](AttentionShape& s) { s.device.kind = DeviceKind::cuda; });
   add([](AttentionShape& s) { s.masked = s.mask_bits = true; });
   add([](AttentionShape& s) { s.tma_readable = false; });
+  add([](AttentionShape& s) { s.tma_readable = false, s.v_by_keys = true; });
   // The scale is a number that kernels read at each run.
   AttentionShape scaled = heads_of(2, 8, 2, 100, 200, 64);
   scaled.scale = 3;

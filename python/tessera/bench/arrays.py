@@ -41,6 +41,13 @@ def quantized(x, count):
     return narrow, each[: heads if count > 1 else 1].clone()
 
 
+def by_keys(x):
+    """x [.., length, heads, dim] with a contiguous length, in lines of a multiple of 16 bytes."""
+    *outer, length, heads, dim = x.shape
+    lines = x.new_empty((*outer, heads, dim, -(-length // 16) * 16))
+    return lines[..., :length].movedim(-1, -3).copy_(x)
+
+
 def quantized_boxes(x, box):
     """x [.., rows, cols] in e4m3, and its factors [.., down, across], one for each box of rows and
     columns (None: all). Factors of pieces of rows are contiguous across the rows, as cuBLASLt

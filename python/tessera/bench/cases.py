@@ -75,12 +75,14 @@ OPTIONAL: dict[str, dict] = {
 }
 OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
 # factors: which values of q, k or v in e4m3 share a factor. Query heads of a group share theirs.
-OPTIONAL["attention"] = {**OPTIONAL["attention"], "factors": None}
+# v_layout: what of v in e4m3 is contiguous, if not the rows.
+OPTIONAL["attention"] = {**OPTIONAL["attention"], "factors": None, "v_layout": None}
 # any_order: gradients need not have the same bits every time.
 OPTIONAL["attention_backward"] = {**OPTIONAL["list_blocks"], "any_order": False}
 DTYPES = ("bf16", "f16", "f32")
 FP8 = "e4m3"  # of inputs; the result is in bf16
 FACTORS = ("head", "tensor")
+V_LAYOUTS = ("rows", "keys")
 # Of products: one for each operand; per row of a and column of b; 1x128 of a and 128x128 of b. A
 # sparse b has a factor per stored block in the place of the latter two, experts one each in the
 # place of the first.
@@ -138,7 +140,8 @@ class Case:
         if self.op in ATTENTION_PASSES:
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
             names += ("hk",) if "page" in self.params else ()
-            names += tuple(name for name in ("any_order", "factors") if name in self.params)
+            names += tuple(name for name in ("any_order", "factors", "v_layout")
+                           if name in self.params)
         else:
             names = ("m", "n", "k", "experts", "shares", "factors")
             more = {"transpose": self.transpose}
@@ -229,6 +232,7 @@ def _fill_attention(op, p):
     if p["softcap"] == 0:
         p["softcap"] = None
     _fill_factors(op, p)
+    _fill_v_layout(op, p)
     if not p.get("any_order"):
         p["any_order"] = None
 
@@ -240,6 +244,16 @@ def _fill_factors(op, p):
     if p.get("factors") not in (known if p["dtype"] == FP8 else (None,)):
         raise CaseError(f"{op}: factors: expected {' or '.join(known)}, of dtype {FP8} alone, "
                         f"got {p['factors']!r}")
+
+
+def _fill_v_layout(op, p):
+    layout = p.get("v_layout")
+    if layout not in (None, *V_LAYOUTS):
+        raise CaseError(f"{op}: v_layout: expected {' or '.join(V_LAYOUTS)}, got {layout!r}")
+    if layout == "keys" and (p["dtype"] != FP8 or p["page"] is not None):
+        raise CaseError(f"{op}: v_layout: keys require dtype {FP8} and no pages")
+    if layout == "rows":
+        p["v_layout"] = None
 
 
 def _fill_pages(op, p):
@@ -381,6 +395,7 @@ def label(op, p):
         words += [f"softcap {p['softcap']:g}"] if "softcap" in p else []
         words += ["any order"] if "any_order" in p else []
         words += ["one factor"] if p.get("factors") == "tensor" else []
+        words += ["v by keys"] if "v_layout" in p else []
         words += [f"{p['sequences']} sequences"] if "sequences" in p else []
         words += [f"page {p['page']}"] if "page" in p else []
         words += [f"lengths {p['lengths']:g}"] if "page" in p and "lengths" in p else []

@@ -227,7 +227,12 @@ class Problem:
         elif self.difficult:
             values[..., ::64] *= 4
         per_head = self.params["factors"] == "head"
-        return arrays.quantized(values, self.params["hk"] if per_head else 1)
+        values, factors = arrays.quantized(values, self.params["hk"] if per_head else 1)
+        return arrays.by_keys(values) if name == "v" and self.v_by_keys else values, factors
+
+    @property
+    def v_by_keys(self):
+        return self.params.get("v_layout") == "keys"
 
     def _operand_in_fp8(self, name, values):
         if self._bsr(name):
@@ -269,6 +274,9 @@ class Problem:
         made.sets = [{"out": one["out"], **{
             name: arrays.widened(one[name], self._factor_of_each(one, name)) for name in names}}
             for one in self.sets]
+        if self.v_by_keys:  # which only FP8 supports
+            for one in made.sets:
+                one["v"] = one["v"].contiguous()
         return made
 
     def _factor_of_each(self, inputs, name):

@@ -40,6 +40,15 @@ def strides_of(shape: tuple[int, ...], heads_first: bool, padding: tuple[int, ..
     return tuple(strides)
 
 
+def strides_by_keys(shape: tuple[int, ...], heads_first: bool,
+                    padding: tuple[int, ...]) -> tuple[int, ...]:
+    """The same in FP8 with contiguous keys, in lines of multiples of 16 bytes."""
+    *outer, length, heads, dim = shape
+    lines = (*outer, heads, dim, -(-length // 16) * 16)
+    *outer, of_heads, of_dim, of_length = strides_of(lines, heads_first, padding, 1)
+    return (*outer, of_length, of_heads, of_dim)
+
+
 def sequence(tensor: Tensor, offsets: list[int] | None, batch: int) -> Tensor:
     """[length, heads, dim] of one sequence."""
     return tensor[batch] if offsets is None else tensor[offsets[batch] : offsets[batch + 1]]
@@ -118,7 +127,9 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
 
     def values(name: str, *shape: int) -> Tensor:
         dtype = DTYPES[d.dtype]
-        strides = strides_of(shape, d.heads_first[name], d.padding[name], dtype.itemsize)
+        order = d.heads_first[name], d.padding[name]
+        strides = (strides_by_keys(shape, *order) if name == "v" and d.v_by_keys
+                   else strides_of(shape, *order, dtype.itemsize))
         tensor = Buffer(shape, strides, dtype, device).tensor
         made = torch.randn(shape, generator=generator, device=device)
         if d.factors.get(name, "none") != "none":

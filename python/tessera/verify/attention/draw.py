@@ -30,7 +30,8 @@ for them.
 
 Attention in FP8 (attention_fp8): the same, with queries, keys and values in float8_e4m3fn, each
 without factors or with random ones: one, per head, per sequence (or page) and head, or such for 64
-or 128 rows; results in bfloat16, float16 or float32; head dimensions mostly multiples of 16."""
+or 128 rows; results in bfloat16, float16 or float32; head dimensions mostly multiples of 16; a
+quarter of dense and packed values with contiguous keys in place of rows."""
 
 USUAL_DIMS = (64, 128)
 OTHER_DIMS = (32, 72, 80, 96, 192, 256)
@@ -92,6 +93,7 @@ class Drawn:
     layout: str = "blhd"
     heads_first: dict[str, bool] = field(default_factory=dict)  # the order in memory
     padding: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # in units of 16 bytes
+    v_by_keys: bool = False  # the keys of v in FP8 are contiguous, not its rows
     page: int = 0  # keys per page; 0: no pages
     more_pages: int = 0  # entries of the page table that no sequence uses
     batch_invariant: bool = False
@@ -193,6 +195,7 @@ def _draw_fp8(rng: random.Random, d: Drawn) -> None:
     d.factors = {name: rng.choice(FACTORS) for name in ("q", "k", "v")}
     if rng.random() < 0.9:  # other pitches are no multiple of 16 bytes, which TMA requires
         d.dim, d.dim_v = (-(-dim // 16) * 16 for dim in (d.dim, d.dim_v))
+    d.v_by_keys = rng.random() < 0.25 and not d.page
 
 
 def _longest(packed: bool, lengths: list[int], tail: int) -> int:

@@ -38,15 +38,22 @@ __device__ __forceinline__ std::uint64_t read_bits(const ElementMasks& masks, co
   return bits;
 }
 
+/// Columns of scores are keys in their order.
+struct KeysInOrder {
+  __device__ __forceinline__ std::uint64_t operator()(std::uint64_t bits) const { return bits; }
+};
+
 /// Sets the masked scores of a thread's two rows (`row`, `row` + 8) to -inf, or to `masked`. Of
 /// each eight columns the thread holds two, from `first_column` on. `kListRows`: rows of the tile
-/// that share a list; 0: all.
-template <int kListRows, int kPieces>
+/// that share a list; 0: all. `by_columns` moves the bits of keys, from `first_column` on, to where
+/// the columns are.
+template <int kListRows, int kPieces, class ByColumns = KeysInOrder>
 __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::kKeyPiece / 2],
                                             const StepDescriptor<kPieces>& step,
                                             const TileDescriptor& tile, const Walk& walk,
                                             const ElementMasks& masks, int row, int first_column,
-                                            float masked = -INFINITY) {
+                                            float masked = -INFINITY,
+                                            const ByColumns& by_columns = {}) {
   const int row_of_list = kListRows > 0 ? row % kListRows : row;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
@@ -62,8 +69,8 @@ __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::k
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = tile.first_query + walk.pack.quotient(row + half * 8);
-      const std::uint64_t seen =
-          bits[half] >> first_column & tile.sight.bits_of(query, step.key[p] + first_column);
+      const std::uint64_t seen = by_columns(bits[half] >> first_column &
+                                            tile.sight.bits_of(query, step.key[p] + first_column));
 #pragma unroll
       for (int j = 0; j < 16; ++j)
         if ((seen >> (j / 2 * 8 + j % 2) & 1) == 0)

@@ -23,7 +23,12 @@ void refuse_heads(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
   reasons.unless_multiple("head dimension of v", s.dim_v, 8);
   reasons.unless_at_most("head dimension", s.dim, tile.k);
   reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
-  if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
+  // Families that support v by keys refuse the rest themselves.
+  if (!s.tma_readable && !s.v_by_keys)
+    reasons.layout("q, k and v", s.dtype == DType::e4m3
+                                     ? "contiguous rows at multiples of 16 bytes, or contiguous "
+                                       "keys of v"
+                                     : "contiguous rows at multiples of 16 bytes");
   // Of pages only the rows of one are adjacent.
   const std::int64_t rows = s.kv_layout == KvLayout::paged ? s.page : s.kv_total;
   reasons.unless_at_most("the largest size",

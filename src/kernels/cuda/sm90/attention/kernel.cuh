@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     } else if (role == WarpRole::scheduler) {
       Scheduler<T>(args, shared, thread % 32).run();
     } else if (role == WarpRole::v_post_process) {
-      post_process_v<T>(shared, thread % 32);
+      post_process_v<T>(shared, thread % 32, args.v_by_keys);
       if (args.walk.packed_q) {
         wait_for_grid_before();
         clear_rest(args.result, args.walk, thread % 32);

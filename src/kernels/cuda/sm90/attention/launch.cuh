@@ -44,9 +44,21 @@ void launch_typed(const Call& call) {
   args.k = tile::recent_map(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   const auto stream = static_cast<cudaStream_t>(call.stream);
   if constexpr (T::kNarrow) {
-    const TurnedValues turned{carver.add<std::uint8_t>(planning::turned_bytes(shape)), shape};
-    turn_values(problem, turned, stream);
-    args.v = tile::recent_map(turned.map(), 0, T::kDimV, planning::kKeyPiece);
+    if (shape.v_by_keys) {
+      tile::HeadsMap k = heads_or_q(problem.k);
+      args.k_pairs = tile::recent_map(k, 0, 2, T::Keys::kLine);
+      k.every_second_pair = true;
+      args.k = tile::recent_map(k, 0, planning::kKeyPiece / 2, T::Keys::kLine);
+      args.v = tile::recent_map(
+          shape.kv_total > 0 ? tile::columns_of(problem.v) : tile::heads_of(problem.q), 0, T::kDimV,
+          planning::kKeyPiece);
+      args.v_by_keys = true;
+      args.k_rows = static_cast<int>(problem.k.size(problem.k.rank - 3));
+    } else {
+      const TurnedValues turned{carver.add<std::uint8_t>(planning::turned_bytes(shape)), shape};
+      turn_values(problem, turned, stream);
+      args.v = tile::recent_map(turned.map(), 0, T::kDimV, planning::kKeyPiece);
+    }
     args.q_factors = factors_of(problem.q_scale, problem.q);
     args.k_factors = factors_of(problem.k_scale, problem.k);
     args.v_factors = factors_of(problem.v_scale, problem.v);

@@ -8,6 +8,7 @@
 #include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+#include "src/walk/turned_values.hpp"
 
 // The consumer warpgroups of FP8.
 namespace tessera::cuda::sm90::attention {
@@ -146,8 +147,9 @@ class NarrowConsumer {
     if constexpr (T::kTransformsScores) transform();
     if (pipe_.has_flag(kMasked)) {
       const int mine = pipe_.first_row() + pipe_.thread() / 32 * 16 + pipe_.thread() % 32 / 4;
+      const planning::BitsOfLane bits(pipe_.args.v_by_keys);
       mask_scores<0>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile), pipe_.args.walk,
-                     pipe_.args.masks, mine, pipe_.thread() % 4 * 2);
+                     pipe_.args.masks, mine, bits.first_key(pipe_.thread() % 4), -INFINITY, bits);
     }
   }
 
@@ -173,13 +175,15 @@ class NarrowConsumer {
   }
 
   __device__ __forceinline__ void round_p() {
+    // Four adjacent keys of V (`turned_key`): two scores, and two that lie half a piece further.
+    constexpr int kOfPiece = planning::kKeyPiece / 16, kFurther = kPieceScores / 2;
 #pragma unroll
     for (int i = 0; i < T::kN / 16; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float* const eight = score_ + i * 8 + half * 2;
+        const float* const two = score_ + i / kOfPiece * kPieceScores + i % kOfPiece * 4 + half * 2;
         p_[i / 2 * 4 + i % 2 * 2 + half] =
-            T::Precision::pack(eight[0], eight[1], eight[4], eight[5]);
+            T::Precision::pack(two[0], two[1], two[kFurther], two[kFurther + 1]);
       }
   }
 

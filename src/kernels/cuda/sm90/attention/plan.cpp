@@ -98,13 +98,20 @@ void refuse_fp8(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
     reasons.unsupported("factors for 64 or 128 rows of packed keys");
   if (has_factors_by_step(s) && !supports_score_transform(tile))
     reasons.unsupported("more than one factor per head of k and v");
+  if (s.v_by_keys) {  // not transposed
+    if (s.kv_layout == KvLayout::paged)
+      reasons.layout("v",
+                     "pages of contiguous rows at multiples of 16 bytes, got pages of "
+                     "contiguous keys");
+    return;
+  }
   reasons.unless_at_most("sequences times heads of v", turned_heads(s), kMaxHeads);
   reasons.unless_at_most("bytes of all values that tables may name", turned_bytes(s), kMaxBytes);
 }
 
 /// Seconds in which V is transposed: it is read and written.
 double turn_seconds(const AttentionShape& s, const DeviceFacts& device) {
-  if (s.dtype != DType::e4m3 || device.memory_tbs <= 0) return 0;
+  if (s.dtype != DType::e4m3 || s.v_by_keys || device.memory_tbs <= 0) return 0;
   return 2e-6 + 2 * real(turned_bytes(s)) / (device.memory_tbs * 1e12);
 }
 
@@ -112,6 +119,7 @@ double turn_seconds(const AttentionShape& s, const DeviceFacts& device) {
 std::string describe_precision(const AttentionShape& s) {
   if (s.dtype != DType::e4m3) return {};
   std::string words = "; e4m3 x e4m3, P in e4m3, sums of 128 keys in the tensor cores, then f32";
+  if (s.v_by_keys) words += "; v by keys";
   if (!s.has_q_scale && !s.has_kv_scales) return words + "; no factors";
   words += s.has_q_scale ? "; factors: q" : "; factors:";
   if (!s.has_kv_scales) return words;
@@ -173,6 +181,7 @@ std::int64_t turned_heads(const AttentionShape& s) {
 }
 
 std::int64_t turned_bytes(const AttentionShape& s) {
+  if (s.v_by_keys) return 0;
   return turned_heads(s) * s.dim_v * turned_keys(s);
 }
 

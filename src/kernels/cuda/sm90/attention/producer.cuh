@@ -116,7 +116,11 @@ class Producer {
       const auto keys = [&](int panel, int row) {
         return shared_.keys[at_.stage].panel(panel, row);
       };
-      copy<typename T::Keys>(keys, args_.k, shared_.places[place], descriptor.kv_head, k_full);
+      if (interleaves_keys())
+        copy_interleaved(shared_.keys[at_.stage], shared_.places[place], descriptor.kv_head,
+                         k_full);
+      else
+        copy<typename T::Keys>(keys, args_.k, shared_.places[place], descriptor.kv_head, k_full);
       if (T::kQueryStages == 1 && free-- == 0) request_q(descriptor);
 
       auto& v_at = value_place();
@@ -125,7 +129,7 @@ class Producer {
       if constexpr (!T::kAddsUpKeys) full = post_processed(full, place, v_at.stage);
       tile::arrive_expecting(full, T::Values::kBytes);
       if constexpr (T::kNarrow) {
-        copy_turned(shared_.values[v_at.stage], step, shared_.places[place], descriptor, full);
+        copy_by_keys(shared_.values[v_at.stage], step, shared_.places[place], descriptor, full);
       } else {
         const auto values = [&](int panel, int row) {
           return shared_.values[v_at.stage].panel(panel, row);
@@ -154,17 +158,60 @@ class Producer {
                         tile::shared_address(full));
   }
 
-  /// Loads the transposed V of a step: one box per piece.
-  __device__ void copy_turned(typename T::Values& to, const Step& step,
-                              const planning::KeyPlace (&places)[T::kPieces],
-                              const TileDescriptor& tile, std::uint64_t* full) {
+  /// Whether V lies by keys, so that rows of K are interleaved in shared memory.
+  __device__ bool interleaves_keys() const {
+    if constexpr (T::kNarrow) return args_.v_by_keys;
+    return false;
+  }
+
+  /// Loads the K of a step with its rows in the order that V's keys need (`turned_key`): two boxes
+  /// per piece and panel, of every second pair of rows. TMA does not see that such a box reaches
+  /// past the end of the tensor, so a piece that does is loaded by single pairs.
+  __device__ void copy_interleaved(typename T::Keys& to,
+                                   const planning::KeyPlace (&places)[T::kPieces], int head,
+                                   std::uint64_t* full) {
+    using planning::kKeyPiece;
+    if constexpr (T::kNarrow) {
+      const int rows = args_.k_rows;
+      const auto address = [&](int panel, int row) {
+        return tile::shared_address(to.panel(panel, row));
+      };
+#pragma unroll
+      for (int piece = 0; piece < T::kPieces; ++piece) {
+        const auto [row, batch] = places[piece];
+        const bool ends = row < rows && row + kKeyPiece > rows;
+#pragma unroll 1
+        for (int p = 0; p < T::Keys::kPanels; ++p) {
+          const int column = p * T::Keys::kLine;
+          if (ends) {
+#pragma unroll 1
+            for (int i = 0; i < kKeyPiece; i += 2)
+              load_evict_last(address(p, piece * kKeyPiece + planning::turned_key(i)),
+                              args_.k_pairs, column, row + i, head, batch,
+                              tile::shared_address(full));
+          } else {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+              load_pairs_evict_last(address(p, piece * kKeyPiece + half * kKeyPiece / 2), args_.k,
+                                    column, row + half * 2, head, batch,
+                                    tile::shared_address(full));
+          }
+        }
+      }
+    }
+  }
+
+  /// Loads the V of a step, transposed or as it lies by keys: one box per piece.
+  __device__ void copy_by_keys(typename T::Values& to, const Step& step,
+                               const planning::KeyPlace (&places)[T::kPieces],
+                               const TileDescriptor& tile, std::uint64_t* full) {
     const bool packed = static_cast<bool>(args_.walk.sequences.kv_offsets.values);
     const int first = packed ? planning::first_turned(tile.kv_begin, tile.batch) : 0;
 #pragma unroll
     for (int piece = 0; piece < T::kPieces; ++piece) {
-      const bool exists = places[piece].row != planning::kOutOfBounds;
+      const bool exists = places[piece].row != planning::kOutOfBounds && !args_.v_by_keys;
       load_evict_last(tile::shared_address(to.panel(piece)), args_.v,
-                      exists ? first + step.key[piece] : planning::kOutOfBounds, 0, tile.kv_head,
+                      exists ? first + step.key[piece] : places[piece].row, 0, tile.kv_head,
                       packed ? 0 : tile.batch, tile::shared_address(full));
     }
   }
@@ -241,35 +288,37 @@ __device__ __forceinline__ void clear_rows(Rows& rows, const std::uint64_t (&kep
   }
 }
 
-/// The same where V is transposed. A lane has four keys of every second row.
+/// The same where V's rows are columns: transposed or, `in_order`, as they lie by keys. A lane has
+/// four keys of every second row.
 template <class T>
-__device__ __forceinline__ void clear_turned(typename T::Values& values,
-                                             const std::uint64_t (&kept_keys)[T::kPieces],
-                                             int lane) {
-  constexpr int kGroup = planning::kTurnedGroup, kWords = planning::kKeyPiece / 4;
+__device__ __forceinline__ void clear_keys(typename T::Values& values,
+                                           const std::uint64_t (&kept_keys)[T::kPieces],
+                                           bool in_order, int lane) {
+  constexpr int kChunk = 16, kWords = planning::kKeyPiece / 4;
   const int first = lane % kWords * 4;  // place of the four keys in a row
 #pragma unroll 1
   for (int piece = 0; piece < T::kPieces; ++piece) {
     std::uint32_t mask = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int key = first / kGroup * kGroup + planning::turned_key(first % kGroup + i);
+      const int key = in_order ? first + i : planning::turned_key(first + i);
       if (kept_keys[piece] >> key & 1) mask |= 0xFFu << i * 8;
     }
 #pragma unroll 1
     for (int row = lane / kWords; row < T::kDimV; row += 32 / kWords) {
       auto* const chunk =
           reinterpret_cast<std::uint32_t*>(values.chunk(row, piece * planning::kKeyPiece + first));
-      chunk[first % kGroup / 4] &= mask;
+      chunk[first % kChunk / 4] &= mask;
     }
   }
 }
 
 /// The V post-process warp. V rows that no query of the tile sees may hold NaN, and P = 0 does not
 /// hide them (0 * NaN is NaN), so this warp zeroes them before it hands the stage to the consumers.
-/// Where a product adds up rows of K, it does so with K.
+/// Where a product adds up rows of K, it does so with K. `in_order`: V lies by keys.
 template <class T>
-__device__ __forceinline__ void post_process_v(typename T::Shared& shared, int lane) {
+__device__ __forceinline__ void post_process_v(typename T::Shared& shared, int lane,
+                                               bool in_order = false) {
   tile::RingCursor<T::kVPostDescriptors> at;
   std::uint32_t parities = 0;  // parity of v_landed, one bit per stage
   while (true) {
@@ -280,7 +329,7 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
     tile::wait(&shared.v_landed[stage], parities >> stage & 1);
     parities ^= 1u << stage;
     if constexpr (T::kNarrow)
-      clear_turned<T>(shared.values[stage], descriptor.kept, lane);
+      clear_keys<T>(shared.values[stage], descriptor.kept, in_order, lane);
     else if constexpr (T::kAddsUpKeys)
       clear_rows<T>(shared.keys[stage], descriptor.kept, lane);
     else

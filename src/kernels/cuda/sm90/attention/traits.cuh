@@ -24,7 +24,11 @@ struct Traits : Shape<kOfRow, Element>,
 
 /// The kernel's parameters.
 struct Arguments {
-  CUtensorMap q, k, v, out;
+  CUtensorMap q, k, v;
+  union {
+    CUtensorMap out;
+    CUtensorMap k_pairs;  // FP8, whose results TMA does not store: boxes of two rows of K
+  };
   Walk walk;
   planning::PageView pages;  // without a table: contiguous keys
   Result result;
@@ -39,6 +43,8 @@ struct Arguments {
   ElementMasks masks;
   Factors q_factors, k_factors, v_factors;  // of FP8
   bool factors_by_step;                     // keys and values of a tile have several
+  bool v_by_keys;                           // of FP8: see AttentionShape::v_by_keys
+  int k_rows;                               // then: rows of K per sequence, or of all if packed
   void* partials;                           // partial results of split tiles
   std::uint64_t* merge_counts;              // finished parts per consumer of a split tile
 };

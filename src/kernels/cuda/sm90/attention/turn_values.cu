@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) turn_values_kernel(Turn turn) {
   auto* const at = reinterpret_cast<std::uint32_t*>(&block[key][word_column]);
   at[0] = word.x, at[1] = word.y, at[2] = word.z, at[3] = word.w;
   __syncthreads();
-  constexpr int kGroup = planning::kTurnedGroup, kGroups = kKeys / kGroup;
+  constexpr int kGroup = 16, kGroups = kKeys / kGroup;
   static_assert(kThreads == kColumns * kGroups);
   const int column = threadIdx.x / kGroups, group = threadIdx.x % kGroups;
   if (first_column + column >= to.columns) return;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) turn_values_kernel(Turn turn) {
     words[i] = 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int of = group * kGroup + planning::turned_key(i * 4 + j);
+      const int of = planning::turned_key(group * kGroup + i * 4 + j);
       words[i] |= std::uint32_t{block[of][column]} << j * 8;
     }
   }

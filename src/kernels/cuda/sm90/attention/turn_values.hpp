@@ -10,7 +10,7 @@
 #include "src/problem/shape.hpp"
 
 // V in FP8, transposed: [sequence, KV head, column, key], in scratch memory, with the keys of each
-// group in the order of turned_key. Packed sequences follow each other along the keys
+// piece in the order of turned_key. Packed sequences follow each other along the keys
 // (first_turned); pages are gathered.
 namespace tessera::cuda::sm90::attention {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 #include <tessera/error.hpp>
 
@@ -137,6 +138,13 @@ HeadsMap heads_of(const Tensor& t) {
           t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
 }
 
+HeadsMap columns_of(const Tensor& t) {
+  HeadsMap map = heads_of(t);
+  std::swap(map.inner, map.rows);
+  map.row_stride = t.stride(t.rank - 1);
+  return map;
+}
+
 bool tma_readable(const HeadsMap& t) {
   const int bytes = size_of(t.dtype);
   return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0 &&
@@ -154,6 +162,18 @@ CUtensorMap rows_map(const HeadsMap& t, int box_rows, int box_inner) {
                 t.streams);
 }
 
+CUtensorMap pairs_map(const HeadsMap& t, int box_rows, int box_inner) {
+  // A tensor of one row, whose stride may be any, has no second pair.
+  const std::int64_t four_rows = t.rows > 1 ? 4 * t.row_stride : kAlignment;
+  return encode(t.dtype, t.data,
+                {{t.inner, 1, box_inner},
+                 {t.rows, t.row_stride, 2},
+                 {box_rows / 2, four_rows, box_rows / 2},
+                 {t.heads, t.head_stride, 1},
+                 {t.batches, t.batch_stride, 1}},
+                t.streams);
+}
+
 CUtensorMap folded_map(const HeadsMap& t, int fold, int box_rows, int box_inner) {
   return encode(t.dtype, t.data,
                 {{t.inner, 1, box_inner},
@@ -164,13 +184,14 @@ CUtensorMap folded_map(const HeadsMap& t, int fold, int box_rows, int box_inner)
 }
 
 const CUtensorMap& recent_map(const HeadsMap& t, int fold, int box_rows, int box_inner) {
-  thread_local core::Recent<CUtensorMap, 13> maps;
+  thread_local core::Recent<CUtensorMap, 14> maps;
   return maps.get({reinterpret_cast<std::intptr_t>(t.data), static_cast<int>(t.dtype), t.inner,
                    t.rows, t.heads, t.batches, t.row_stride, t.head_stride, t.batch_stride,
-                   t.streams, fold, box_rows, box_inner},
+                   t.streams, t.every_second_pair, fold, box_rows, box_inner},
                   [&] {
-                    return fold > 0 ? folded_map(t, fold, box_rows, box_inner)
-                                    : rows_map(t, box_rows, box_inner);
+                    if (fold > 0) return folded_map(t, fold, box_rows, box_inner);
+                    return t.every_second_pair ? pairs_map(t, box_rows, box_inner)
+                                               : rows_map(t, box_rows, box_inner);
                   });
 }
 

@@ -43,21 +43,30 @@ struct HeadsMap {
   std::int64_t inner, rows, heads, batches;
   std::int64_t row_stride, head_stride, batch_stride;
   bool streams = false;  // memory is the limit: L2 fetches no more than a box reads
+  // A box holds rows 0 1, 4 5, 8 9, ... from its first one on, which alone is checked against the
+  // end of the tensor. Coordinates (inner, row, 0, head, batch).
+  bool every_second_pair = false;
 };
 /// Of a [batch, length, heads, dim] tensor; a packed [total, heads, dim] tensor becomes one batch.
 HeadsMap heads_of(const Tensor& tensor);
+/// The same of a tensor whose length is contiguous: lines are columns.
+HeadsMap columns_of(const Tensor& tensor);
 bool tma_readable(const HeadsMap& tensor);
 
 /// The tensor map for boxes of `box_inner` elements x `box_rows` rows of one head; coordinates
 /// (inner, row, head, batch). The swizzle is as wide as a line.
 CUtensorMap rows_map(const HeadsMap& tensor, int box_rows, int box_inner);
 
+/// The same for boxes of every second pair of rows.
+CUtensorMap pairs_map(const HeadsMap& tensor, int box_rows, int box_inner);
+
 /// The same with `fold` adjacent heads folded into rows: a row's heads follow one another before
 /// the next row; coordinates (inner, head of the group, row, group, batch).
 CUtensorMap folded_map(const HeadsMap& tensor, int fold, int box_rows, int box_inner);
 
-/// folded_map, or with `fold` 0 rows_map, from a per-thread cache: most calls repeat the maps of an
-/// earlier call, and the driver needs up to 0.1 us to encode one. Valid until the next call.
+/// folded_map, or with `fold` 0 rows_map or pairs_map, from a per-thread cache: most calls repeat
+/// the maps of an earlier call, and the driver needs up to 0.1 us to encode one. Valid until the
+/// next call.
 const CUtensorMap& recent_map(const HeadsMap& tensor, int fold, int box_rows, int box_inner);
 
 }  // namespace tessera::cuda::tile
