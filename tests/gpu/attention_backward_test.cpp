@@ -352,8 +352,8 @@ TEST_P(GpuAttentionBackward, SameBitsEveryTime) {
       }
 }
 
-/// More tiles than SMs: thread blocks take several, of keys or of queries. From 8192 queries on tiles
-/// without a mask begin at blocks of their own. Rows of one width agree.
+/// More tiles than SMs: thread blocks take several, of keys or of queries; without a mask tiles
+/// begin at blocks of their own. Rows of one width agree.
 TEST_P(GpuAttentionBackward, RowsAgreeOnManyTiles) {
   const auto value = [](const std::vector<std::byte>& all, std::size_t i) {
     std::uint16_t high = 0;
@@ -363,9 +363,9 @@ TEST_P(GpuAttentionBackward, RowsAgreeOnManyTiles) {
     std::memcpy(&x, &bits, 4);
     return static_cast<double>(x);
   };
-  for (const std::int64_t dim : {128, 192, 256})
-    for (const auto& [length, causal] : {std::pair{2900, false}, {2900, true}, {8300, false}}) {
-      LargeProblem large(2, length, 8, 4, dim, causal);
+  for (const std::int64_t dim : {64, 128, 192, 256})
+    for (const bool causal : {false, true}) {
+      LargeProblem large(2, 2900, 8, 4, dim, causal);
       std::vector<std::byte> first;
       for (const int row : backward_rows()) {
         const planning::Tile& tile = gpu_test::row_at(row).tile;
@@ -378,7 +378,7 @@ TEST_P(GpuAttentionBackward, RowsAgreeOnManyTiles) {
           const double x = value(first, i), y = value(now, i);
           apart += (x - y) * (x - y), all += x * x;
         }
-        EXPECT_LE(apart, 1e-4 * all) << gpu_test::name_of(row) << ", " << length << " queries";
+        EXPECT_LE(apart, 1e-4 * all) << gpu_test::name_of(row) << ", causal " << causal;
       }
     }
 }

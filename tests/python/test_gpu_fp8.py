@@ -145,7 +145,6 @@ def test_what_has_no_kernel_is_refused_with_the_reason():
         tessera.matmul(x8, w8, a_scale=x_scale, b_scale=w_scale)
 
 
-<<<<<<< HEAD
 def test_a_page_table_without_columns_gives_zeros():
     q = torch.randn(2, 70, 4, 112, device="cuda").to(torch.float8_e4m3fn)
     pool = torch.empty(0, 64, 4, 112, dtype=torch.float8_e4m3fn, device="cuda")
@@ -153,7 +152,8 @@ def test_a_page_table_without_columns_gives_zeros():
     out = tessera.attention(q, pool, pool, page_table=table,
                             kv_end=torch.zeros(2, dtype=torch.int32, device="cuda"))
     assert out.shape == q.shape and not out.any()
-=======
+
+
 # ---- Attention with contiguous keys of v ---------------------------------------------------------
 
 
@@ -293,4 +293,3 @@ def test_layouts_of_v_without_a_kernel_are_refused_with_the_reason():
     q, k, v = (x.float().bfloat16() for x in (q, k, v))
     with pytest.raises(NotImplementedError, match="q, k and v: expected contiguous rows"):
         tessera.attention(q, k, v.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))
->>>>>>> parent of 0a69b9a7 (Revert "Merge branch 'kmajor'")

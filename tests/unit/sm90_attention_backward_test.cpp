@@ -138,23 +138,24 @@ TEST(Sm90AttentionBackward, SectionsOfHeadsFillTheGpu) {
   }
 }
 
-TEST(Sm90AttentionBackward, LongSequencesWithoutAMaskRotate) {
-  const auto plan_of = [](std::int64_t length, bool causal) {
+TEST(Sm90AttentionBackward, FewTilesWithoutAMaskRotate) {
+  const auto plan_of = [](std::int64_t length, std::int64_t heads, bool causal) {
     AttentionBackwardProblem p =
-        problem_of({.batch = 1, .length = length, .heads = 16, .kv_heads = 16});
+        problem_of({.batch = 1, .length = length, .heads = heads, .kv_heads = heads});
     p.forward.causal = causal;
     return on_h100(p);
   };
-  const auto rotates = [&](std::int64_t length, bool causal) {
-    return plan_of(length, causal).planned->layout.get<BackwardLayout>().rotates;
+  const auto rotates = [&](std::int64_t length, std::int64_t heads, bool causal) {
+    return plan_of(length, heads, causal).planned->layout.get<BackwardLayout>().rotates;
   };
-  EXPECT_FALSE(rotates(4096, false));
-  EXPECT_TRUE(rotates(16384, false));
-  EXPECT_FALSE(rotates(16384, true));
-  EXPECT_FALSE(rotates(1 << 18, false));  // the second sums would take 2 GiB
+  EXPECT_TRUE(rotates(8192, 4, false));
+  EXPECT_TRUE(rotates(2048, 8, false));
+  EXPECT_FALSE(rotates(8192, 4, true));
+  EXPECT_FALSE(rotates(16384, 16, false));   // a tile waits for 3% of the time
+  EXPECT_FALSE(rotates(1 << 20, 4, false));  // the second sums would take 2 GiB
   // Sums and turn counters twice.
-  EXPECT_EQ(plan_of(16384, false).workspace_bytes - plan_of(16384, true).workspace_bytes,
-            16 * 256 * (64 * 128 * 4 + 8));
+  EXPECT_EQ(plan_of(8192, 4, false).workspace_bytes - plan_of(8192, 4, true).workspace_bytes,
+            4 * 128 * (64 * 128 * 4 + 8));
 }
 
 TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
@@ -188,7 +189,7 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
 }
 
 TEST(Sm90AttentionBackward, AnyOrderNeedsNoTurns) {
-  AttentionBackwardProblem p = problem_of({.batch = 4, .length = 4096, .kv_heads = 8});
+  AttentionBackwardProblem p = problem_of({.batch = 1, .length = 16384, .kv_heads = 8});
   const Plan in_order = on_h100(p);
   p.deterministic = false;
   const Plan any_order = on_h100(p);

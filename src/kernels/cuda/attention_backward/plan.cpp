@@ -148,13 +148,15 @@ double seconds_around(const BackwardLayout& layout) {
   return kOtherLaunches + (layout.edges ? kEdgeSeconds + edge_bytes(layout.edges) / kEdgeBytes : 0);
 }
 
+double sums_bytes(const AttentionBackwardShape& s, const BackwardLayout& layout, const Tile& tile) {
+  return real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock * tile.k * sizeof(float);
+}
+
 double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
-  const double sums = tile.dq_queries > 0
-                          ? 0
-                          : real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock * tile.k *
-                                sizeof(float) * (layout.rotates ? 2 : 1);
+  const double sums =
+      tile.dq_queries > 0 ? 0 : sums_bytes(s, layout, tile) * (layout.rotates ? 2 : 1);
   return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.tile_shares))) /
          (device.memory_tbs * 1e12);
 }

@@ -50,6 +50,9 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
 /// Whether all key tiles see all blocks of queries, so that each may begin at a block of its own.
 bool may_rotate(const AttentionBackwardShape& s, const BackwardLayout& layout);
 
+/// Bytes of the sums of dQ, where the main kernel adds them up.
+double sums_bytes(const AttentionBackwardShape& s, const BackwardLayout& layout, const Tile& tile);
+
 /// Adds the reasons that depend on a layout.
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
                             Reasons& reasons);

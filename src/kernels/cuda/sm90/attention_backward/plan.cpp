@@ -21,9 +21,10 @@ constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
 // and 299; D128 in two kernels 447, in one in order 370; D256 S 16384 416.
 constexpr double kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7, kRateOfTwoKernels = 0.75,
                  kRateOfOrderedLists = 0.63;
-// Blocks of queries from which on key tiles of long sequences without a mask begin at blocks of
-// their own, and the most memory of the sums that this needs beside.
-constexpr std::int64_t kRotatingBlocks = 128, kRotatingBytes = std::int64_t{1} << 30;
+// Key tiles without a mask begin at blocks of their own where they would otherwise wait for more
+// than this share of their time: it gains 13 to 16% at 26% (B2 H4 S8192 D64), 12% at S2048 H8, and
+// from -1% to 2% at 3%. The second sums may take no more than so many bytes.
+constexpr double kWaits = 0.06, kSecondSums = 1 << 30;
 // Of two kernels: the share of the main one, with four products of seven.
 constexpr double kShareOfMain = 4.0 / 7.0;
 
@@ -45,6 +46,16 @@ double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Wor
 double kernel_seconds(double steps, double blocks, const DeviceFacts& device) {
   const double sms = std::max(real(device.units), 1.0);
   return steps / std::max(std::min(sms, blocks), 1.0) + std::max(blocks / sms, 1.0) * kTileSeconds;
+}
+
+/// The share of the time for which key tiles of a head wait if they follow each other one step
+/// apart.
+double waits_of(const AttentionBackwardShape& s, const Tile& tile, const BackwardLayout& at,
+                double concurrent_tiles) {
+  const double steps = real(at.query_blocks) / real(s.batch) / blocks_of_step(tile) *
+                       (real(s.heads) / real(s.kv_heads));
+  const double rounds = std::max(real(at.tiles) / concurrent_tiles, 1.0);
+  return real(at.tiles) / real(s.batch * s.kv_heads) / (steps * rounds);
 }
 
 /// The tiles of the kernel that computes dQ alone: they are neither split nor ordered, as the row
@@ -76,9 +87,8 @@ struct AttentionBackward {
     Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs),
                                 costs.concurrent_tiles);
     at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
-    at.rotates = may_rotate(s, at) && at.query_blocks >= kRotatingBlocks * s.batch &&
-                 real(at.query_blocks) * real(s.heads) * kQueriesPerBlock * row.tile.k * 4 <=
-                     real(kRotatingBytes);
+    at.rotates = may_rotate(s, at) && waits_of(s, row.tile, at, costs.concurrent_tiles) > kWaits &&
+                 sums_bytes(s, at, row.tile) <= kSecondSums;
     refuse_backward_layout(s, at, reasons);
     if (!apart) return at;
     at.dq = dq_layout(s, row.tile, device);
