@@ -240,16 +240,6 @@ def test_contiguous_keys_of_v_under_a_block_mask(block):
     expect_same_results(q, k, v, mask=mask, **scales)
 
 
-def test_contiguous_keys_of_v_in_packed_sequences():
-    lengths = [0, 70, 1, 333, 64, 200]
-    offsets = torch.tensor([0, *lengths], device=DEVICE).cumsum(0).int()
-    total = sum(lengths)
-    (q, k, v), scales = operands((total, 4, 128), (total, 2, 128))
-    for causal in (False, True):
-        expect_same_results(q, k, v, causal=causal, q_offsets=offsets, kv_offsets=offsets,
-                            max_q_length=333, max_kv_length=333, **scales)
-
-
 @pytest.mark.parametrize("length", [1000, 1024])
 def test_nan_in_keys_that_no_query_sees_reaches_nothing(length):
     (q, k, v), scales = operands((3, 300, 4, 128), (3, length, 2, 128))
@@ -290,6 +280,11 @@ def test_layouts_of_v_without_a_kernel_are_refused_with_the_reason():
     ends = torch.tensor([100, 128], dtype=torch.int32, device=DEVICE)
     with pytest.raises(NotImplementedError, match="v: expected pages of contiguous rows"):
         tessera.attention(q, pages, by_keys(pages), page_table=table, kv_end=ends)
+    offsets = torch.tensor([0, 30, 64], dtype=torch.int32, device=DEVICE)
+    packed = torch.zeros(64, 2, 128, dtype=torch.int8, device=DEVICE).view(v.dtype)
+    with pytest.raises(NotImplementedError, match="v: expected packed sequences of contiguous rows"):
+        tessera.attention(packed, packed, by_keys(packed), q_offsets=offsets, kv_offsets=offsets,
+                          max_q_length=34, max_kv_length=34)
     q, k, v = (x.float().bfloat16() for x in (q, k, v))
     with pytest.raises(NotImplementedError, match="q, k and v: expected contiguous rows"):
         tessera.attention(q, k, v.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))

@@ -219,8 +219,8 @@ def test_everything_is_drawn_and_nothing_too_large():
     assert 0.85 < sum(d.dim % 16 == d.dim_v % 16 == 0 for d in narrow) / len(narrow) < 1
     assert not any(d.factors or d.v_by_keys for d in problems)
     by_keys = [d for d in narrow if d.v_by_keys]
-    assert 0.1 < len(by_keys) / len(narrow) < 0.3 and not any(d.page for d in by_keys)
-    assert {d.packed_kv for d in by_keys} == {False, True}
+    assert 0.1 < len(by_keys) / len(narrow) < 0.3
+    assert not any(d.page or d.packed_kv for d in by_keys)
 
     grouped = [d for d in problems if d.mask and 1 < d.kv_heads < d.heads]
     for lists in (lambda d: 1, lambda d: d.kv_heads, lambda d: d.heads):

@@ -224,7 +224,10 @@ TEST(SelectAttention, Fp8ValuesByKeysAreNotTransposed) {
   for (Tensor* t : {&packed.q, &packed.k, &packed.v}) t->dtype = DType::e4m3;
   packed.v.strides = {1, dim * 4000, 4000};
   packed.q_offsets = packed.kv_offsets = shaped({5}, DType::i32);
-  EXPECT_EQ(reasons(packed), Reasons{});
+  EXPECT_EQ(reasons(packed),
+            Reasons{"v: expected packed sequences of contiguous rows, got contiguous keys"});
+  EXPECT_EQ(reasons_of(on_h200(p), "sm90_attention_fp8_d96_q192_k128_s3").front(),
+            "contiguous keys of v by tiles of lines of 32 bytes is not supported");
 
   const std::string other =
       "q, k and v: expected contiguous rows at multiples of 16 bytes, or contiguous keys of v";

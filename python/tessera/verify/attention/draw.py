@@ -31,7 +31,7 @@ for them.
 Attention in FP8 (attention_fp8): the same, with queries, keys and values in float8_e4m3fn, each
 without factors or with random ones: one, per head, per sequence (or page) and head, or such for 64
 or 128 rows; results in bfloat16, float16 or float32; head dimensions mostly multiples of 16; a
-quarter of dense and packed values with contiguous keys in place of rows."""
+quarter of dense values with contiguous keys in place of rows."""
 
 USUAL_DIMS = (64, 128)
 OTHER_DIMS = (32, 72, 80, 96, 192, 256)
@@ -195,7 +195,7 @@ def _draw_fp8(rng: random.Random, d: Drawn) -> None:
     d.factors = {name: rng.choice(FACTORS) for name in ("q", "k", "v")}
     if rng.random() < 0.9:  # other pitches are no multiple of 16 bytes, which TMA requires
         d.dim, d.dim_v = (-(-dim // 16) * 16 for dim in (d.dim, d.dim_v))
-    d.v_by_keys = rng.random() < 0.25 and not d.page
+    d.v_by_keys = rng.random() < 0.25 and not (d.page or d.packed_kv)
 
 
 def _longest(packed: bool, lengths: list[int], tail: int) -> int:

@@ -103,6 +103,9 @@ void refuse_fp8(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
       reasons.layout("v",
                      "pages of contiguous rows at multiples of 16 bytes, got pages of "
                      "contiguous keys");
+    // TMA reads no box that begins between multiples of 16 bytes.
+    if (s.kv_layout == KvLayout::packed)
+      reasons.layout("v", "packed sequences of contiguous rows, got contiguous keys");
     // Two rows of K are a box, which has to be a multiple of 128 bytes in shared memory.
     if (tile.k % 64 != 0) reasons.unsupported("contiguous keys of v by tiles of lines of 32 bytes");
     return;
