@@ -21,6 +21,8 @@ from .build import sequence
 from .judge import tile_budget, truth_of
 from .oracle import _grouped, seen
 
+FLUSHED = 2.0**-125  # P and dS may be rounded to 0 below 2^-126
+
 
 @dataclass
 class Gradient:
@@ -249,8 +251,9 @@ def _gradients(built: BuiltBackward, b: int, sinks: _Sinks | None) -> dict[str, 
         of_delta = (out_unit * terms.square().sum(-1).sqrt())[..., None] * p * abs(scale)
         if isinstance(exact.slope, Tensor):
             of_delta *= exact.slope.float()
-        of_ds = _grouped(dout, v.mT).add_(delta_size[..., None]).mul_(p)
-        of_ds.mul_(abs(scale))
+        of_ds = _grouped(dout, v.mT).add_(delta_size[..., None]).mul_(abs(scale))
+        lost = FLUSHED * (1 + of_ds)
+        of_ds.mul_(p)
         # Sums of n summands, whose errors may all have one sign: equal ones are an example.
         # Tensor cores add 16 products of a narrow type at once, and cut the sum off, unrounded.
         each = UNIT / (2 if d.dtype == "f32" else 4)
@@ -258,12 +261,12 @@ def _gradients(built: BuiltBackward, b: int, sinks: _Sinks | None) -> dict[str, 
                             for n in (keys, queries * d.heads // d.kv_heads))
         rounding = (unit * abs(scale)) * exact.ds.float().abs()
         key = k.amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
-        dq.slack[:, first:last] = _grouped(of_ds * of_query + of_delta, k)
+        dq.slack[:, first:last] = _grouped(of_ds * of_query + of_delta + lost, k)
         dq.largest[:, first:last] = (rounding * key).amax(-1)
-        dk.slack += by_keys(of_ds * of_key, q)
+        dk.slack += by_keys(of_ds * of_key + lost, q)
         of_summand = (rounding + of_delta) * q.amax(-1)[..., None]
         dk.largest = torch.maximum(dk.largest, largest_of_keys(of_summand))
-        dv.slack += by_keys(p * of_key, dout)
+        dv.slack += by_keys(p * of_key + FLUSHED, dout)
         of_value = unit * p * dout.amax(-1)[..., None]
         dv.largest = torch.maximum(dv.largest, largest_of_keys(of_value))
         visible = ~rows.hidden.expand(d.heads, -1, -1)

@@ -49,7 +49,27 @@ __device__ __forceinline__ float largest_of(const float (&score)[kCount]) {
   return fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
 }
 
-/// cap * tanh(x * scale / cap), or x * scale without a cap.
+/// cap * tanh(x * scale / cap), or x * scale without a cap, for a batch-invariant result: what a
+/// score becomes does not depend on the others, which may be those of hidden keys.
+template <int kCount>
+__device__ __forceinline__ void transform_each(float (&score)[kCount],
+                                               const ScoreTransform& transform) {
+  const float inner = transform.cap == 0.0f ? 0.0f : transform.scale / transform.cap;
+#pragma unroll
+  for (float& x : score) {
+    if (transform.cap == 0.0f) {
+      x *= transform.scale;
+      continue;
+    }
+    const float square = x * x;
+    const float near = x * fmaf(fmaf(square, transform.series[2], transform.series[1]), square,
+                                transform.series[0]);
+    const float far = 1.0f - __fdividef(2.0f, exp2_fast(x * inner * 2.885390082f) + 1.0f);
+    x = fabsf(x) <= transform.near ? near : transform.cap * far;
+  }
+}
+
+/// The same, faster. Which approximation is chosen depends on the largest score of the warp.
 template <int kCount>
 __device__ __forceinline__ void transform_scores(float (&score)[kCount],
                                                  const ScoreTransform& transform) {

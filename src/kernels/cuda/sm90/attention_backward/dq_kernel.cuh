@@ -2,6 +2,7 @@
 
 #include "src/kernels/cuda/sm90/attention/producer.cuh"
 #include "src/kernels/cuda/sm90/attention/scheduler.cuh"
+#include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/dq_consumer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/dq_traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
@@ -46,6 +47,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int thread = threadIdx.x - T::kConsumers * forward::kWarpgroup;
     const auto role = static_cast<forward::WarpRole>(thread / kLanes);
     if (role == forward::WarpRole::producer) {
+      // A softcap's approximation depends on the largest score of a warp.
+      forward::clear_empty_rows<T>(shared.q[0], args.walk, thread, kLanes);
+      __syncwarp();
       if (tile::elect()) forward::Producer<T, DqArguments>(args, shared).run();
     } else if (role == forward::WarpRole::scheduler) {
       forward::Scheduler<T>(args, shared, thread % kLanes).run();

@@ -143,7 +143,7 @@ struct Consumer {
         }
         scale_scores(score, step, of_rows);
       }
-      if (args.transforms_scores) transform_scores(score, args.transform);
+      if (args.transforms_scores) transform_each(score, args.transform);
       if (step.masked) mask(score, step, tile);
       softmax.update_by_max(score, args.exponents, [&](const float(&factor)[2]) {
 #pragma unroll
