@@ -10,7 +10,7 @@ using generate::Presence;
 void match(AttentionOptions options, std::uint64_t seeds) {
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     options.dtype = dtype;
-    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    for (std::uint64_t seed = 0; seed < generate::problems(seeds); ++seed) {
       expect::matches_oracle(*backward_case(seed, options));
     }
   }
@@ -71,7 +71,7 @@ TEST(AttentionBackward, LongSequences) {
 TEST(AttentionBackward, FollowsItsOwnForwardPass) {
   AttentionOptions options;
   options.dtype = DType::f32;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < generate::problems(60); ++seed) {
     const auto c = backward_case(seed, options);
     attention(c->problem.forward);
     expect::matches_oracle(*c);

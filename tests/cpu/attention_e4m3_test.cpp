@@ -13,7 +13,7 @@ void match(AttentionOptions options, std::uint64_t seeds) {
   options.narrow_keys = Presence::always;
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     options.dtype = dtype;
-    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    for (std::uint64_t seed = 0; seed < generate::problems(seeds); ++seed) {
       expect::matches_oracle(*attention_case(seed, options));
     }
   }
@@ -45,7 +45,7 @@ TEST(AttentionE4m3, BadValuesSpreadWhereTheyAreSeen) {
 /// Queries in e4m3 as well.
 void match_all(AttentionOptions options, std::uint64_t seeds) {
   options.dtype = DType::e4m3;
-  for (std::uint64_t seed = 0; seed < seeds; ++seed)
+  for (std::uint64_t seed = 0; seed < generate::problems(seeds); ++seed)
     expect::matches_oracle(*attention_case(seed, options));
 }
 

@@ -20,7 +20,7 @@ AttentionOptions dense() {
 void match(AttentionOptions options, std::uint64_t seeds) {
   for (DType dtype : kTypes) {
     options.dtype = dtype;
-    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    for (std::uint64_t seed = 0; seed < generate::problems(seeds); ++seed) {
       expect::matches_oracle(*attention_case(seed, options));
     }
   }

@@ -14,7 +14,7 @@ using generate::Presence;
 void match(AttentionOptions options, std::uint64_t seeds) {
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     options.dtype = dtype;
-    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    for (std::uint64_t seed = 0; seed < generate::problems(seeds); ++seed) {
       expect::matches_oracle(*attention_case(seed, options));
     }
   }

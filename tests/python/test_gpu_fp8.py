@@ -154,6 +154,31 @@ def test_a_page_table_without_columns_gives_zeros():
     assert out.shape == q.shape and not out.any()
 
 
+@pytest.mark.parametrize("queries, first", [(200, 100), (2, 230)])
+def test_factors_of_keys_that_no_query_sees_are_not_read(queries, first):
+    """The window of the last queries begins behind the last key, in a block that lists name."""
+    mask = tessera.BlockMask.from_dense(torch.ones(queries, 100, dtype=torch.bool), (64, 256))
+    position = torch.tensor([first], dtype=torch.int32)
+    options = {"window_left": 20, "mask": mask, "q_position": position}
+    q, q_scale = tessera.quantize(torch.randn(1, queries, 4, 128), per=64)
+    if queries < 64:  # a decode step
+        q, q_scale = q.float().bfloat16(), None
+    for name in "kv":
+        values, scale = tessera.quantize(torch.randn(1, 100, 2, 128), per=64)
+        around = torch.full((1, 2, 8), torch.nan)
+        around[..., : scale.shape[-1]] = scale
+        options[name], options[f"{name}_scale"] = values, around[..., : scale.shape[-1]]
+    want = tessera.attention(q, q_scale=q_scale, **options)
+    on_gpu = {name: x.to("cuda") if hasattr(x, "to") else x for name, x in options.items()}
+    for name in ("k_scale", "v_scale"):  # with what lies around them
+        base = options[name]._base
+        on_gpu[name] = base.to("cuda")[..., : options[name].shape[-1]]
+    out = tessera.attention(q.to("cuda"), q_scale=None if q_scale is None else q_scale.to("cuda"),
+                            **on_gpu)
+    torch.testing.assert_close(out.cpu().float(), want.float(), rtol=0.1, atol=0.05)
+    assert not out.cpu()[want == 0].any()
+
+
 # ---- Attention with contiguous keys of v ---------------------------------------------------------
 
 
@@ -282,7 +307,7 @@ def test_layouts_of_v_without_a_kernel_are_refused_with_the_reason():
         tessera.attention(q, pages, by_keys(pages), page_table=table, kv_end=ends)
     offsets = torch.tensor([0, 30, 64], dtype=torch.int32, device=DEVICE)
     packed = torch.zeros(64, 2, 128, dtype=torch.int8, device=DEVICE).view(v.dtype)
-    with pytest.raises(NotImplementedError, match="v: expected packed sequences of contiguous rows"):
+    with pytest.raises(NotImplementedError, match="v: expected packed sequences of"):
         tessera.attention(packed, packed, by_keys(packed), q_offsets=offsets, kv_offsets=offsets,
                           max_q_length=34, max_kv_length=34)
     q, k, v = (x.float().bfloat16() for x in (q, k, v))

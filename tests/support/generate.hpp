@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -28,6 +29,16 @@ struct Case {
 
   const oracle::DenseArray* former_values() const { return former ? &*former : nullptr; }
 };
+
+/// How many of `count` random problems a test tries: with sanitizers, which make each several times
+/// as slow, a quarter.
+constexpr std::uint64_t problems(std::uint64_t count) {
+#ifdef __SANITIZE_ADDRESS__
+  return (count + 3) / 4;
+#else
+  return count;
+#endif
+}
 
 /// Options of random products. Absent ones are drawn by the seed.
 struct ProductOptions {

@@ -105,7 +105,7 @@ TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
   const auto layout = plan.planned->layout.get<BackwardLayout>();
   EXPECT_EQ(layout.tiles, 2 * 8 * 8);      // 1000 keys are 8 tiles
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
-  EXPECT_EQ(layout.section, 16);           // all KV heads
+  EXPECT_EQ(layout.section, 8);            // half of all KV heads, as two sections take turns
   EXPECT_FALSE(layout.copies_dout);
   EXPECT_EQ(plan.schedule_bytes, 0);
   const std::int64_t blocks = 32 * 8;

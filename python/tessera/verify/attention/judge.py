@@ -79,7 +79,11 @@ def truth_of(built: Built, b: int, first: int, last: int) -> Truth:
     q = numbers("q", built.q_offsets, slice(first, last))
     k, v = (numbers(name, built.kv_offsets) for name in "kv")
     sinks = None if built.sinks is None else built.sinks.double()
-    return attend(built.drawn, q, k, v, visible, sinks)
+    of_rows, form = None, built.drawn.factors.get("v")
+    # A GPU multiplies P by such factors before it rounds it.
+    if built.q.is_cuda and (form in ("64", "128") or (form == "outer" and built.drawn.page)):
+        of_rows = sequence(built.factors["v"], built.kv_offsets, b).transpose(0, 1)
+    return attend(built.drawn, q, k, v, visible, sinks, of_rows)
 
 
 def _out_rows(built: Built, out: Buffer, b: int, first: int, last: int) -> Tensor:

@@ -16,6 +16,7 @@ from .draw import FP8, Drawn
 PARTIAL, FULL = 1, 2
 TILE_ROWS = 64  # queries that share a budget
 FEW_NUMBERS = 256  # fewer results do not show an emulation's largest error
+STEP_KEYS = 128  # keys of which kernels for FP8 multiply P at once
 # P in FP8 is multiplied by this before it is rounded, so that its range is used.
 UNIT_OF_P = {torch.float8_e4m3fn: 256}
 
@@ -81,14 +82,16 @@ class Truth:
 
 
 def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
-           sinks: Tensor | None) -> Truth:
+           sinks: Tensor | None, v_factors: Tensor | None = None) -> Truth:
     """q [heads, rows, dim], k and v [kv_heads, keys, ...], visible [heads|1, rows, keys]. Keys
-    and values that no query sees are zeros here."""
+    and values that no query sees are zeros here. `v_factors` [kv_heads, keys]: those of FP8, where
+    a head has several; P is multiplied by them before it is rounded."""
     if k.shape[1] == 0:  # one key that no query sees
         k, v = (x.new_zeros(x.shape[0], 1, x.shape[2]) for x in (k, v))
         visible = visible.new_zeros(*visible.shape[:2], 1)
     scale = d.dim**-0.5 if d.scale is None else d.scale
     hidden = ~visible
+    weighed = None if v_factors is None else _relative(v_factors, d.heads // d.kv_heads)
     out, lse, weights, total = _softmax(d, q.double(), k.double(), v.double(), hidden, sinks,
                                         scale)
     shares = torch.div(weights, total, out=torch.empty_like(weights, dtype=torch.float32))
@@ -96,7 +99,7 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
 
     def errors(rows: slice, raised: float = 0) -> Tensor:
         emulated = _softmax(d, q[:, rows], k, v, hidden[:, rows], sinks, scale,
-                            DTYPES[d.dtype], raised)[0]
+                            DTYPES[d.dtype], raised, weighed)[0]
         return (emulated.to(DTYPES[d.out_dtype]).double() - out[:, rows]).abs().amax(-1)
 
     # The rounding of P depends on the row max that is subtracted, which a kernel may choose
@@ -138,12 +141,25 @@ def _grouped(left: Tensor, right: Tensor) -> Tensor:
     return product.reshape(*left.shape[:2], right.shape[-1])
 
 
+def _relative(factors: Tensor, group: int) -> Tensor:
+    """Factors of keys [kv_heads, keys] as fractions of the largest of each 128, for all heads
+    [heads, 1, keys]."""
+    keys = factors.shape[-1]
+    usable = torch.nan_to_num(factors.float(), nan=0.0)
+    padded = torch.nn.functional.pad(usable, (0, -keys % STEP_KEYS))
+    largest = padded.unflatten(-1, (-1, STEP_KEYS)).amax(-1).repeat_interleave(STEP_KEYS, -1)
+    relative = usable / largest[:, :keys]
+    relative = torch.where(relative > 0, relative, 1.0)
+    return relative.repeat_interleave(group, 0)[:, None]
+
+
 def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, sinks: Tensor | None,
              scale: float, rounded_to: torch.dtype | None = None,
-             raised: float = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+             raised: float = 0, weighed: Tensor | None = None
+             ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """out, lse, P before normalisation and its sums, in the dtype of q. P is rounded to
-    `rounded_to`; `raised` is added to the row max that is subtracted. Works in place, as scores are
-    large."""
+    `rounded_to`, times `weighed` [heads, 1, keys]; `raised` is added to the row max that is
+    subtracted. Works in place, as scores are large."""
     scores = _grouped(q, k.mT).mul_(scale)
     if d.softcap:
         scores.div_(d.softcap).tanh_().mul_(d.softcap)
@@ -159,6 +175,8 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, sinks: T
     lse = top + torch.log(total)
     total = torch.where(total > 0, total, 1)[..., None]
     if rounded_to is not None and rounded_to != torch.float32:
-        unit = UNIT_OF_P.get(rounded_to, 1)
+        unit: Tensor | float = UNIT_OF_P.get(rounded_to, 1)
+        if weighed is not None:
+            unit = weighed * unit
         weights = (weights * unit).to(rounded_to).float() / unit
     return _grouped(weights, v) / total, lse, weights, total

@@ -40,6 +40,13 @@ __device__ __forceinline__ float tanh_near_zero(float x) {
   return fmaf(x * square, series, x);
 }
 
+/// tanh(x); near zero 1 - 2 / (e^2x + 1) would cancel.
+__device__ __forceinline__ float tanh_of(float x) {
+  constexpr float kSmall = 0.4f;
+  const float far = 1.0f - __fdividef(2.0f, exp2_fast(x * 2.885390082f) + 1.0f);
+  return fabsf(x) <= kSmall ? tanh_near_zero(x) : far;
+}
+
 /// The largest absolute value; NaN is ignored.
 template <int kCount>
 __device__ __forceinline__ float largest_of(const float (&score)[kCount]) {
@@ -64,8 +71,7 @@ __device__ __forceinline__ void transform_each(float (&score)[kCount],
     const float square = x * x;
     const float near = x * fmaf(fmaf(square, transform.series[2], transform.series[1]), square,
                                 transform.series[0]);
-    const float far = 1.0f - __fdividef(2.0f, exp2_fast(x * inner * 2.885390082f) + 1.0f);
-    x = fabsf(x) <= transform.near ? near : transform.cap * far;
+    x = fabsf(x) <= transform.near ? near : transform.cap * tanh_of(x * inner);
   }
 }
 
@@ -79,16 +85,11 @@ __device__ __forceinline__ void transform_scores(float (&score)[kCount],
     return;
   }
   const float largest = largest_of(score);
-  // Near zero, where most scores lie, 1 - 2 / (e^2x + 1) would cancel.
+  // Near zero, where most scores lie, a polynomial does.
   if (agreed(!(largest <= transform.near))) {
-    constexpr float kSmall = 0.4f;
     const float inner = transform.scale / transform.cap;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float x = score[i] * inner;
-      const float far = 1.0f - __fdividef(2.0f, exp2_fast(x * 2.885390082f) + 1.0f);
-      score[i] = transform.cap * (fabsf(x) <= kSmall ? tanh_near_zero(x) : far);
-    }
+    for (int i = 0; i < kCount; ++i) score[i] = transform.cap * tanh_of(score[i] * inner);
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {

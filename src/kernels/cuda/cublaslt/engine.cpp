@@ -4,11 +4,9 @@
 
 #include <array>
 #include <bit>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include <tessera/error.hpp>
 
@@ -176,30 +174,20 @@ std::shared_ptr<const Engine::Prepared> Engine::prepare(const Product& product,
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.right);
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.c);
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.out);
-  // The first of so many algorithms that the library supports.
-  const auto fastest_of = [&](int most) -> std::optional<cublasLtMatmulHeuristicResult_t> {
-    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
-    int count = 0;
-    const cublasStatus_t status =
-        lt_.heuristic(prepared->handle, &prepared->product, &prepared->left, &prepared->right,
-                      &prepared->c, &prepared->out, &preference, most, found.data(), &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
-    check(status, "cublasLtMatmulAlgoGetHeuristic");
-    for (int i = 0; i < count; ++i)
-      if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-        return found[static_cast<std::size_t>(i)];
-    return {};
-  };
-  constexpr int kMany = 32;
-  std::optional<cublasLtMatmulHeuristicResult_t> found = fastest_of(1);
-  if (!found) found = fastest_of(kMany);
-  if (!found) {
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status =
+      lt_.heuristic(prepared->handle, &prepared->product, &prepared->left, &prepared->right,
+                    &prepared->c, &prepared->out, &preference, 1, &found, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED ||
+      (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
     throw Error(ErrorCode::unsupported,
                 "run: cuBLASLt " + std::to_string(lt_.version()) + " has no algorithm for '" +
                     planning::describe(call.shape) + "': name another row in execution.kernel");
   }
-  prepared->algorithm = found->algo;
-  prepared->workspace = found->workspaceSize;
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  prepared->algorithm = found.algo;
+  prepared->workspace = found.workspaceSize;
   return prepared;
 }
 

@@ -22,8 +22,8 @@ constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
 constexpr double kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7, kRateOfTwoKernels = 0.75,
                  kRateOfOrderedLists = 0.63;
 // Key tiles without a mask begin at blocks of their own where they would otherwise wait for more
-// than this share of their time: it gains 13 to 16% at 26% (B2 H4 S8192 D64), 12% at S2048 H8, and
-// from -1% to 2% at 3%. The second sums may take no more than so many bytes.
+// than this share of their time. On an H200 that gains 45% at 100% (S2048 H8 D64), 12 to 15% at 26%
+// (H4 S8192), 4 to 8% at 13%, 2% at 6% and -1 to 1% at 3%. The second sums may take so many bytes.
 constexpr double kWaits = 0.06, kSecondSums = 1 << 30;
 // Of two kernels: the share of the main one, with four products of seven.
 constexpr double kShareOfMain = 4.0 / 7.0;
