@@ -227,7 +227,7 @@ TEST(SelectAttention, Fp8ValuesByKeysAreNotTransposed) {
   EXPECT_EQ(reasons(packed),
             Reasons{"v: expected packed sequences of contiguous rows, got contiguous keys"});
   EXPECT_EQ(reasons_of(on_h200(p), "sm90_attention_fp8_d96_q192_k128_s3").front(),
-            "contiguous keys of v by tiles of lines of 32 bytes is not supported");
+            "v with contiguous keys in tiles whose columns are no multiple of 64 is not supported");
 
   const std::string other =
       "q, k and v: expected contiguous rows at multiples of 16 bytes, or contiguous keys of v";

@@ -1,8 +1,12 @@
 // Plans of Hopper's attention backward: rows, layouts, workspaces and reasons.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <variant>
 
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "tests/unit/selecting.hpp"
@@ -158,6 +162,36 @@ TEST(Sm90AttentionBackward, FewTilesWithoutAMaskRotate) {
   // Sums and turn counters twice.
   EXPECT_EQ(plan_of(8192, 4, false).workspace_bytes - plan_of(8192, 4, true).workspace_bytes,
             4 * 128 * (64 * 128 * 4 + 8));
+}
+
+/// Thread blocks that take tiles one after the other never find a turn that is not theirs.
+TEST(Sm90AttentionBackward, TilesThatRotateFindTheirTurn) {
+  for (const std::int64_t length : {2048, 4111, 8192}) {
+    const AttentionBackwardProblem p =
+        problem_of({.batch = 1, .length = length, .heads = 16, .kv_heads = 8});
+    const auto layout = on_h100(p).planned->layout.get<BackwardLayout>();
+    ASSERT_TRUE(layout.rotates) << length;
+    const auto shape = std::get<AttentionBackwardShape>(shape_of(AnyProblem(p)));
+    const BackwardWalk walk = backward_walk(p.forward, shape, layout, {});
+    std::map<std::pair<int, int>, int> turns;  // of sums and block: the last tile's rank + 1
+    std::set<std::tuple<int, int, int>> visited;
+    int begun_later = 0;
+    for (int number = 0; number < layout.tiles; ++number) {
+      const KeyTileJob job = describe_key_tile(walk, walk.place_of(number));
+      begun_later += job.start_block > 0;
+      for (int head = job.first_head; head < job.first_head + walk.group; ++head)
+        for (int i = 0; i < job.end_block - job.first_block; ++i) {
+          const int block = job.step_at(i, 1);
+          const BackwardStep step = describe_step(walk, job, true, head, block);
+          int& turn = turns[{step.sums, block}];
+          ASSERT_EQ(turn, step.turn) << "tile " << job.tile << ", block " << block;
+          turn = job.rank + 1;
+          ASSERT_TRUE(visited.emplace(job.tile, head, block).second);
+        }
+    }
+    EXPECT_GT(begun_later, layout.tiles / 2);
+    EXPECT_EQ(visited.size(), static_cast<std::size_t>(layout.tiles * 2 * layout.query_blocks));
+  }
 }
 
 TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {

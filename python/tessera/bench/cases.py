@@ -250,8 +250,11 @@ def _fill_v_layout(op, p):
     layout = p.get("v_layout")
     if layout not in (None, *V_LAYOUTS):
         raise CaseError(f"{op}: v_layout: expected {' or '.join(V_LAYOUTS)}, got {layout!r}")
-    if layout == "keys" and (p["dtype"] != FP8 or p["page"] is not None):
-        raise CaseError(f"{op}: v_layout: keys require dtype {FP8} and no pages")
+    dense = p["page"] is None and p["sequences"] is None
+    if layout == "keys" and (p["dtype"] != FP8 or not dense):
+        given = p["dtype"] if dense else "pages" if p["page"] is not None else "packed sequences"
+        raise CaseError(f"{op}: v_layout: keys require dtype {FP8}, without pages or packed "
+                        f"sequences, got {given}")
     if layout == "rows":
         p["v_layout"] = None
 

@@ -41,7 +41,8 @@ void launch_typed(const Call& call) {
   };
   if (shape.kv_layout == planning::KvLayout::paged)
     args.pages = planning::page_view(problem.page_table, problem.k);
-  args.k = tile::recent_map(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
+  if (!shape.v_by_keys)
+    args.k = tile::recent_map(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   const auto stream = static_cast<cudaStream_t>(call.stream);
   if constexpr (T::kNarrow) {
     if (shape.v_by_keys) {

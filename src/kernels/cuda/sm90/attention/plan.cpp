@@ -107,7 +107,8 @@ void refuse_fp8(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
     if (s.kv_layout == KvLayout::packed)
       reasons.layout("v", "packed sequences of contiguous rows, got contiguous keys");
     // Two rows of K are a box, which has to be a multiple of 128 bytes in shared memory.
-    if (tile.k % 64 != 0) reasons.unsupported("contiguous keys of v by tiles of lines of 32 bytes");
+    if (tile.k % 64 != 0)
+      reasons.unsupported("v with contiguous keys in tiles whose columns are no multiple of 64");
     return;
   }
   reasons.unless_at_most("sequences times heads of v", turned_heads(s), kMaxHeads);

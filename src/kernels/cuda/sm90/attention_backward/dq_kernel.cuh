@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int thread = threadIdx.x - T::kConsumers * forward::kWarpgroup;
     const auto role = static_cast<forward::WarpRole>(thread / kLanes);
     if (role == forward::WarpRole::producer) {
-      // A softcap's approximation depends on the largest score of a warp.
+      // What rows without a query hold would decide how a softcap of the others is approximated:
+      // the largest score of a warp does.
       forward::clear_empty_rows<T>(shared.q[0], args.walk, thread, kLanes);
       __syncwarp();
       if (tile::elect()) forward::Producer<T, DqArguments>(args, shared).run();
