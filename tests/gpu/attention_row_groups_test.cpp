@@ -69,6 +69,19 @@ TEST_P(GpuAttentionRowGroups, DrawnListsMatchTheOracle) {
   EXPECT_GT(walked, 60);
 }
 
+TEST_P(GpuAttentionRowGroups, DrawnListsOfFp8MatchTheOracle) {
+  if (GetParam() == Backend::sm80) GTEST_SKIP() << "rows of sm80_attention do not support FP8";
+  int walked = 0;
+  for (std::uint64_t seed = 0; seed < 90; ++seed) {
+    AttentionOptions options = row_group_options(seed, kBlocksQ[seed % 3], kBlocksKv[seed / 3 % 3]);
+    options.dtype = DType::e4m3;
+    options.dims = {32, 64, 128, 192, 256};
+    options.v_by_keys = seed % 2 == 0 ? Presence::maybe : Presence::never;
+    walked += match_row_groups(*attention_case(seed, options));
+  }
+  EXPECT_GT(walked, 40);
+}
+
 /// A pattern: whether the list of a row names a column of blocks.
 struct Kind {
   const char* name;

@@ -35,15 +35,11 @@ class NarrowConsumer {
       if (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile)) {
         pipe_.next_needed_step(false);
       } else {
-        pipe_.next_needed_step();
-        start_tile();
-        while (true) {
-          if (!step()) continue;
-          if (pipe_.is_last()) break;
-          pipe_.advance();
-          pipe_.wait_for_keys();
+        if constexpr (T::kOwnLists) {
+          walk_row_group();
+        } else {
+          walk();
         }
-        pipe_.leave_tile();
         finish();
       }
       pipe_.release(pipe_.shared.q_ring.empty[pipe_.tile % T::kQueryStages]);
@@ -55,7 +51,7 @@ class NarrowConsumer {
  private:
   using Element = typename T::Element;
   using Pipe = ConsumerPipeline<T>;
-  static_assert(!T::kOwnLists && T::kKvSplits == 1);
+  static_assert(T::kKvSplits == 1);
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kPieceScores = planning::kKeyPiece / 2;
   // Columns of V that are multiplied at once.
@@ -67,6 +63,31 @@ class NarrowConsumer {
   // Row maxes found by the scores are raised until no such sum exceeds 2^kTargetSum, so that later
   // steps fit. What is rounded to zero then is small beside the sum.
   static constexpr int kTargetSum = 7;
+
+  __device__ __forceinline__ void walk() {
+    pipe_.next_needed_step();
+    start_tile();
+    while (true) {
+      if (!step()) continue;
+      if (pipe_.is_last()) break;
+      pipe_.advance();
+      pipe_.wait_for_keys();
+    }
+    pipe_.leave_tile();
+  }
+
+  /// A tile for a consumer whose row group has its own list: it skips the steps that only other
+  /// lists need.
+  __device__ __forceinline__ void walk_row_group() {
+    start_tile();
+    if (!pipe_.next_needed_step()) return;
+    while (true) {
+      if (!step()) continue;
+      const bool last = pipe_.has_flag(kLastOfTile);
+      pipe_.advance();
+      if (last || !pipe_.next_needed_step()) return;
+    }
+  }
 
   __device__ __forceinline__ void start_tile() {
     softmax_ = {};
@@ -148,8 +169,9 @@ class NarrowConsumer {
     if (pipe_.has_flag(kMasked)) {
       const int mine = pipe_.first_row() + pipe_.thread() / 32 * 16 + pipe_.thread() % 32 / 4;
       const planning::BitsOfLane bits(pipe_.args.v_by_keys);
-      mask_scores<0>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile), pipe_.args.walk,
-                     pipe_.args.masks, mine, bits.first_key(pipe_.thread() % 4), -INFINITY, bits);
+      mask_scores<T::kListRows>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile),
+                                pipe_.args.walk, pipe_.args.masks, mine,
+                                bits.first_key(pipe_.thread() % 4), -INFINITY, bits);
     }
   }
 

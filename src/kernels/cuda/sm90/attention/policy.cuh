@@ -31,7 +31,9 @@ struct Policy {
 
   // Registers per thread at launch, and after setmaxnreg has redistributed them.
   static constexpr int kRegisters = 65536 / Shape::kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = Shape::kConsumers > 2 ? 32 : 40;
+  // With a list per row group and factors, the scheduler needs more.
+  static constexpr int kProducerRegisters =
+      (Shape::kConsumers > 2 ? 32 : 40) + (Shape::kNarrow && Shape::kOwnLists ? 8 : 0);
   static constexpr int kConsumerRegisters =
       (kRegisters * (Shape::kConsumers + 1) - kProducerRegisters) / Shape::kConsumers / 8 * 8;
   // Number of QK MMAs whose Q operand stays in registers (four words each), so that QK reads less
