@@ -79,7 +79,8 @@ struct ListPieces {
     if (lane != 0) return;
     const int last_query = min_of(tile.first_query + walk.queries, tile.q_length) - 1;
     any_begin = tile.sight.begin_of(tile.first_query);
-    any_end = max_of(tile.sight.end_of(last_query), any_begin);
+    any_end = tile.sight.end_of(last_query);
+    if (any_end <= any_begin) any_begin = any_end = 0;  // no piece
     per_block = static_cast<int>(walk.mask.block_kv) / kKeyPiece;
     int first = 0, all_pieces = 0;
     if (per_block > 0) {

@@ -192,9 +192,7 @@ class Scheduler {
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
     step.flags[p] = planning::flags_of(piece);
-    if constexpr (T::kNarrow) {
-      if constexpr (T::kTransformsScores) write_factors(step, p, piece, at, descriptor);
-    }
+    if constexpr (T::kNarrow) write_factors(step, p, piece, at, descriptor);
     shared_.places[number % T::kStepDescriptors][p] = at;
     shared_.kept[number % T::kStepDescriptors][p] =
         piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) | zeros_of(piece)
@@ -203,13 +201,12 @@ class Scheduler {
       tile::arrive(&shared_.step_ring.full[number % T::kStepDescriptors]);
   }
 
-  /// Values that no query sees have the factor 0, which is never a step's largest: there may be no
-  /// factor of theirs.
+  /// Values that do not exist have the factor 0, which is never a step's largest.
   __device__ void write_factors(Step& step, int p, const Piece& piece, const planning::KeyPlace& at,
                                 const TileDescriptor& descriptor) const {
     if (!args_.factors_by_step) return;
     step.k_factor[p] = 1.0f, step.v_factor[p] = 0.0f;
-    if (!piece.visited || shared_.pieces.kept(args_.walk, descriptor, piece) == 0) return;
+    if (!piece.visited) return;
     const bool paged = args_.pages.table != nullptr;
     const int outer = paged ? at.batch : descriptor.batch, row = paged ? at.row : piece.key;
     step.k_factor[p] = args_.k_factors.of(outer, descriptor.kv_head, row);

@@ -126,7 +126,7 @@ struct Producer {
         boxes =
             planning::PieceBoxes::of(args.walk, args.pages, descriptor, piece, args.box_rows, kept);
         kept &= boxes.present;
-        if constexpr (T::kNarrow) factors = factors_of(descriptor, piece, boxes, kept);
+        if constexpr (T::kNarrow) factors = factors_of(descriptor, piece, boxes);
       }
       const int in_batch = min(count - first, 32);
       for (int i = 0; i < in_batch; ++i) {
@@ -142,11 +142,10 @@ struct Producer {
   struct Nothing {};
   using PieceFactors = std::conditional_t<T::kNarrow, NarrowFactors, Nothing>;
 
-  /// The factors of a piece. Boxes share a row of factors, or are a page each. Of keys that no
-  /// query sees (`kept`) there may be none.
+  /// The factors of a piece. Boxes share a row of factors, or are a page each.
   __device__ NarrowFactors factors_of(const TileDescriptor& descriptor,
                                       const planning::Piece& piece,
-                                      const planning::PieceBoxes& boxes, std::uint64_t kept) const {
+                                      const planning::PieceBoxes& boxes) const {
     NarrowFactors factors;
 #pragma unroll
     for (int i = 0; i < NarrowStep::kCount; ++i) {
@@ -161,7 +160,7 @@ struct Producer {
         if (j == box) at = boxes.batch[j];
       const int row = args.pages.table ? boxes.row : piece.key;
       if (!args.pages.table) at = descriptor.batch;
-      const bool exists = at >= 0 && kept != 0;
+      const bool exists = at >= 0;
       factors.k[i] = exists ? args.k_factors.of(at, descriptor.kv_head, row) : 1.0f;
       // P of these keys is zero, and 0 is never the largest factor of a step.
       const float of_none = args.v_factors.data ? 0.0f : 1.0f;
