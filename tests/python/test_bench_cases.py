@@ -28,7 +28,9 @@ def random_lists(rows, cols, density, seed):
     ("matmul", {"m": 1, "n": 1, "k": 1, "dtype": "f64"}, "dtype"),
     ("attention", {"s": 8, "h": 3, "hk": 2}, "h"),
     ("attention", {"s": 8, "dtype": "e4m3", "factors": "row"}, "factors"),
-    ("attention", {"s": 8, "factors": "head"}, "factors: expected head or tensor, of dtype e4m3"),
+    ("attention", {"s": 8, "factors": "head"}, "factors: expected head or tensor, of e4m3 alone"),
+    ("attention", {"s": 8, "kv_dtype": "f16"},
+     "kv_dtype: expected e4m3 or the dtype of q, got 'f16'"),
     ("attention", {"s": 8, "v_layout": "heads"}, "v_layout: expected rows or keys, got 'heads'"),
     ("attention", {"s": 8, "v_layout": "keys"}, "packed sequences, got bf16"),
     ("attention", {"s": 8, "dtype": "e4m3", "v_layout": "keys", "sequences": 2, "lengths": 1.5},
@@ -79,6 +81,8 @@ def test_equal_cases_have_equal_keys_however_they_are_written():
     assert by_rows.key == make_case("attention", {"s": 128, "dtype": "e4m3"}).key
     by_keys = make_case("attention", {"s": 128, "dtype": "e4m3", "v_layout": "keys"})
     assert by_keys.dense().key == by_keys.key != by_rows.key
+    wide = make_case("attention", {"s": 128, "kv_dtype": "bf16"})
+    assert wide.key == make_case("attention", {"s": 128}).key and not wide.fp8
 
 
 def test_workload_files_hold_distinct_cases():

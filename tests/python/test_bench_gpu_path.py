@@ -427,6 +427,26 @@ def test_fp8_is_measured_with_contiguous_keys_of_v(gpu, fa3_in_fp8):
     assert case.label.endswith(" v by keys e4m3")
 
 
+@pytest.mark.parametrize("extra", [{}, {"page": 16, "b": 2}])
+def test_keys_in_fp8_are_measured_beside_the_same_values_in_bf16(gpu, fa3_in_fp8, extra):
+    """FlashAttention-3 takes queries in FP8 too, so that its result is farther from ours."""
+    asked = fa3_in_fp8()
+    module = sys.modules["fa3_fwd_interface"]
+    module.flash_attn_with_kvcache = lambda *tensors, cache_seqlens, **options: (
+        module.flash_attn_func(*tensors, **options))
+    case = make_case("attention", {"s": 64, "skv": 192, "h": 4, "hk": 2, "d": 32, **extra,
+                                   "kv_dtype": "e4m3", "factors": "tensor"}, ("burst",))
+    record, = measure_case(case, gpu)
+    assert record["max_error"] <= record["error_budget"]
+    entries = {name: one for name, one in record["peers"].items() if "ms" in one}
+    assert set(entries) == {"tessera_bf16", "tessera_dense", "fa3"}
+    assert all("rms_error" not in one for one in (record["ours"], *entries.values()))
+    assert set(asked[0]) == {"q_descale", "k_descale", "v_descale"}
+    assert entries["fa3"]["max_error"] > record["max_error"]
+    assert "k, v e4m3 one factor" in case.label and case.label.endswith("bf16")
+    assert results.problems(result_of([record])) == []
+
+
 def test_errors_of_fp8_that_are_not_finite_are_none(gpu, fa3_in_fp8):
     fa3_in_fp8(overflows=lambda v: v.float().mean() > 20)
     record, = measure_case(make_case("attention", FP8, ("burst",), ["fa3"]), gpu)

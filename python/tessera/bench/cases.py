@@ -75,8 +75,9 @@ OPTIONAL: dict[str, dict] = {
 }
 OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
 # factors: which values of q, k or v in e4m3 share a factor. Query heads of a group share theirs.
-# v_layout: what of v in e4m3 is contiguous, if not the rows.
-OPTIONAL["attention"] = {**OPTIONAL["attention"], "factors": None, "v_layout": None}
+# v_layout: what of v in e4m3 is contiguous, if not the rows. kv_dtype: of k and v, if not dtype.
+OPTIONAL["attention"] = {**OPTIONAL["attention"], "factors": None, "v_layout": None,
+                         "kv_dtype": None}
 # any_order: gradients need not have the same bits every time.
 OPTIONAL["attention_backward"] = {**OPTIONAL["list_blocks"], "any_order": False}
 DTYPES = ("bf16", "f16", "f32")
@@ -120,6 +121,11 @@ class Case:
         return case_key(self.op, self.params)
 
     @property
+    def fp8(self):
+        """Whether some of the inputs are in FP8."""
+        return FP8 in (self.params["dtype"], self.params.get("kv_dtype"))
+
+    @property
     def sparse(self):
         return self.params.get("pattern") is not None
 
@@ -140,7 +146,7 @@ class Case:
         if self.op in ATTENTION_PASSES:
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
             names += ("hk",) if "page" in self.params else ()
-            names += tuple(name for name in ("any_order", "factors", "v_layout")
+            names += tuple(name for name in ("any_order", "factors", "v_layout", "kv_dtype")
                            if name in self.params)
         else:
             names = ("m", "n", "k", "experts", "shares", "factors")
@@ -231,18 +237,26 @@ def _fill_attention(op, p):
             raise CaseError(f"{op}: sequences: packed cases take b = 1, skv = s and no pattern")
     if p["softcap"] == 0:
         p["softcap"] = None
+    _fill_kv_dtype(op, p)
     _fill_factors(op, p)
     _fill_v_layout(op, p)
     if not p.get("any_order"):
         p["any_order"] = None
 
 
+def _fill_kv_dtype(op, p):
+    if p.get("kv_dtype") in (None, p["dtype"]):
+        p["kv_dtype"] = None
+    elif p["kv_dtype"] != FP8:
+        raise CaseError(f"{op}: kv_dtype: expected {FP8} or the dtype of q, got {p['kv_dtype']!r}")
+
+
 def _fill_factors(op, p):
-    known = factors_of(op)
-    if p["dtype"] == FP8:
+    known, narrow = factors_of(op), FP8 in (p["dtype"], p.get("kv_dtype"))
+    if narrow:
         p["factors"] = p["factors"] or known[0]
-    if p.get("factors") not in (known if p["dtype"] == FP8 else (None,)):
-        raise CaseError(f"{op}: factors: expected {' or '.join(known)}, of dtype {FP8} alone, "
+    if p.get("factors") not in (known if narrow else (None,)):
+        raise CaseError(f"{op}: factors: expected {' or '.join(known)}, of {FP8} alone, "
                         f"got {p['factors']!r}")
 
 
@@ -397,6 +411,7 @@ def label(op, p):
         words += [f"window {p['window']}"] if "window" in p else []
         words += [f"softcap {p['softcap']:g}"] if "softcap" in p else []
         words += ["any order"] if "any_order" in p else []
+        words += [f"k, v {p['kv_dtype']}"] if "kv_dtype" in p else []
         words += ["one factor"] if p.get("factors") == "tensor" else []
         words += ["v by keys"] if "v_layout" in p else []
         words += [f"{p['sequences']} sequences"] if "sequences" in p else []

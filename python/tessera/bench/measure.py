@@ -179,7 +179,7 @@ def _check(prepared, problem):
     solved = prepared.problem or problem
     solved.poison()
     result = prepared.run(0)
-    return check_same(solved.reference, result, solved.dtype)
+    return check_same(solved.reference, result, solved.coarsest_dtype)
 
 
 def require_device(name: str | None, device: str) -> None:

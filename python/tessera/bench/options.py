@@ -42,6 +42,7 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     "block_cols": ("block-cols", int, "columns of a block [--block]"),
     "dtype": ("dtype", str, "bf16; on the CPU f32; of inputs in e4m3 the result is in bf16"),
     "factors": ("factors", str, "which values of an input in e4m3 share a factor [the first]"),
+    "kv_dtype": ("kv-dtype", str, "of k and v: e4m3 [--dtype]"),
     "v_layout": ("v-layout", V_LAYOUTS, "what of v in e4m3 is contiguous: the rows or the keys "
                                         "[rows]"),
     "pattern": ("pattern", str, "[random with --density]; sizes count blocks; see "

@@ -128,7 +128,8 @@ def gradient_arguments(tessera, problem, inputs, kernel=None):
     mask = options.pop("mask", None)
     lists = {name: getattr(mask, name) for name in tessera._signatures.MASK.fields} if mask else {}
     signature = tessera._signatures.ATTENTION_BACKWARD
-    call = signature.Inputs(**{**options, **lists, "kernel_name": kernel, **{
+    call = signature.Inputs(**{**options, **lists, "kernel_name": kernel,
+                               "backend": problem.backend, **{
         name: inputs[name] for name in ("dout", "q", "k", "v", "out", "lse")}})
     operations = tessera.dispatch.operations("attention_backward", inputs["q"])
     return operations.export_arguments(signature, call, *(inputs[n] for n in ("dq", "dk", "dv")),

@@ -139,6 +139,7 @@ class Problem:
     def __init__(self, case, device, cache_bytes=0, difficult=False):
         self.case, self.params, self.op = case, case.params, case.op
         self.device, self.dtype = device, case.params["dtype"]
+        self.kv_dtype = case.params.get("kv_dtype", self.dtype)
         self.out_dtype = "bf16" if self.dtype == FP8 else self.dtype
         self.cache_bytes, self.difficult = cache_bytes, difficult
         self.lists: Any = None
@@ -198,7 +199,16 @@ class Problem:
     def _bytes_of(self, name):
         if name == "blocks":
             return 1
-        return arrays.BYTES[self.out_dtype if name in OUTPUTS else self.dtype]
+        return arrays.BYTES[self.out_dtype if name in OUTPUTS else self._dtype_of(name)]
+
+    def _dtype_of(self, name):
+        """Of an input."""
+        return self.kv_dtype if name in ("k", "v") else self.dtype
+
+    @property
+    def coarsest_dtype(self):
+        """The dtype that decides how far apart two right results may be."""
+        return FP8 if FP8 in (self.dtype, self.kv_dtype) else self.dtype
 
     def _make_set(self, shapes, number):
         made = {}
@@ -208,10 +218,11 @@ class Problem:
             elif name == "blocks":
                 blocks = np.stack([one.blocks() for one in self.lists])[None]
                 made[name] = arrays.on_device(blocks, self.device)
-            elif self.dtype == FP8:
+            elif self._dtype_of(name) == FP8:
                 made[name], made[name + "_scale"] = self._in_fp8(name, shape, 1000 * number + place)
             else:
-                made[name] = arrays.normal(shape, self.dtype, self.device, 1000 * number + place)
+                made[name] = arrays.normal(shape, self._dtype_of(name), self.device,
+                                           1000 * number + place)
         if self.op == "attention_backward":
             made["out"], made["lse"] = forward_results(self, made)
         return made
@@ -269,15 +280,20 @@ class Problem:
     def in_bf16(self):
         """A problem in FP8 with the same values in bf16, and the same results."""
         made = copy.copy(self)
-        made.dtype = "bf16"
+        made.dtype = made.kv_dtype = "bf16"
         names = "qkv" if kind_of(self.op) == ATTENTION else "ab"
         made.sets = [{"out": one["out"], **{
-            name: arrays.widened(one[name], self._factor_of_each(one, name)) for name in names}}
+            name: self._widened(one, name) for name in names}}
             for one in self.sets]
         if self.v_by_keys:  # which only FP8 supports
             for one in made.sets:
                 one["v"] = one["v"].contiguous()
         return made
+
+    def _widened(self, inputs, name):
+        if self._dtype_of(name) != FP8:
+            return inputs[name]
+        return arrays.widened(inputs[name], self._factor_of_each(inputs, name))
 
     def _factor_of_each(self, inputs, name):
         factors, values = inputs[name + "_scale"], inputs[name]
@@ -320,7 +336,9 @@ class Problem:
 
     def dense(self):
         """The problem of the dense case, with random values everywhere."""
-        return Problem(self.case.dense(), self.device, self.cache_bytes)
+        made = Problem(self.case.dense(), self.device, self.cache_bytes)
+        made.backend = self.backend
+        return made
 
     def dense_operands(self, inputs):
         """A and B of a set as dense matrices."""

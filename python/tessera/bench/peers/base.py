@@ -5,8 +5,6 @@ import importlib.metadata
 import sys
 import warnings
 
-from ..cases import FP8
-
 
 class Unavailable(Exception):
     """A peer cannot run a case; the message is the reason."""
@@ -31,7 +29,7 @@ class Peer:
 
     def applies(self, case):
         return (case.op in self.ops and ("experts" in case.params) in self.experts
-                and (self.fp8 or case.params["dtype"] != FP8))
+                and (self.fp8 or not case.fp8))
 
     def refuse(self, case):
         return None

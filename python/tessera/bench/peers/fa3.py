@@ -3,7 +3,8 @@ pages it gets the same keys contiguously, which is its faster way."""
 
 from typing import Any
 
-from ..cases import ATTENTION_PASSES
+from .. import arrays
+from ..cases import ATTENTION_PASSES, FP8
 from ..timing import Prepared
 from .base import Peer, Unavailable, beyond_plain_attention, need, version_of
 
@@ -60,10 +61,10 @@ class Fa3(Peer):
         else:
             keys = [[one[name] for name in "kv"] for one in problem.sets]
 
-        scales = [descales(problem, one) for one in problem.sets]
+        queries, scales = zip(*(in_fp8(problem, one) for one in problem.sets), strict=True)
 
         def run(i):
-            out = function(problem.sets[i]["q"], *keys[i], *packing, causal=p["causal"],
+            out = function(queries[i], *keys[i], *packing, causal=p["causal"],
                            window_size=window, softcap=float(p.get("softcap", 0)), **options,
                            **scales[i])
             return out[0] if isinstance(out, tuple) else out
@@ -91,6 +92,14 @@ class Fa3(Peer):
             return results
 
         return run
+
+
+def in_fp8(problem, inputs):
+    """q, and the factors of FP8. With k and v in FP8 it takes q in FP8 too."""
+    if problem.kv_dtype != FP8 or problem.dtype == FP8:
+        return inputs["q"], descales(problem, inputs)
+    q, factors = arrays.quantized(inputs["q"], 1)
+    return q, descales(problem, {**inputs, "q_scale": factors})
 
 
 def descales(problem, inputs):

@@ -4,6 +4,7 @@ at first use, which takes one or two minutes per variant."""
 import numpy as np
 
 from .. import arrays
+from ..cases import FP8
 from ..timing import Prepared
 from .base import Peer, fastest, need
 
@@ -12,11 +13,17 @@ WORKSPACE = 512 << 20
 
 class FlashInfer(Peer):
     ops = ("attention",)
+    fp8 = True
 
     module = "flashinfer"
 
+    def applies(self, case):
+        return super().applies(case) and case.params["dtype"] != FP8
+
     def refuse(self, case):
         p = case.params
+        if case.fp8 and ("page" not in p or p["factors"] != "tensor"):
+            return "keys and values in FP8 in pages with one factor each only"
         if "pattern" in p and "page" in p:
             return "no block lists over pages"
         if "pattern" in p and (p["causal"] or "window" in p):
@@ -51,11 +58,14 @@ class FlashInfer(Peer):
         cap = float(p["softcap"]) if "softcap" in p else None
         if problem.pages:
             wrapper = self._over_pages(module, problem, backend, workspace, kind, cap)
+            factors = [{name: float(one[name]) for name in ("k_scale", "v_scale") if name in one}
+                       for one in problem.sets]
 
             def run_over_pages(i):
                 one = problem.sets[i]
                 q, out = (one[name].flatten(0, 1) for name in ("q", "out"))
-                return wrapper.run(q, (one["k"], one["v"]), out=out).view(one["out"].shape)
+                return wrapper.run(q, (one["k"], one["v"]), out=out,
+                                   **factors[i]).view(one["out"].shape)
 
             return run_over_pages
         flat = [[one[name].reshape(-1, *one[name].shape[-2:]) for name in ("q", "k", "v", "out")]
@@ -92,16 +102,16 @@ class FlashInfer(Peer):
         last = (pages.lengths - 1) % pages.size + 1
         where = [arrays.integers(one, problem.device)
                  for one in (pages.offsets, pages.numbers, last)]
-        heads = (p["h"], p["hk"], p["d"])
+        heads, kinds = (p["h"], p["hk"], p["d"]), {
+            "q_data_type": kind, "kv_data_type": arrays.torch_dtype(problem.kv_dtype)}
         if backend == "decode":
             wrapper = module.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD",
                                                                 use_tensor_cores=True)
-            wrapper.plan(*where, *heads, pages.size, logits_soft_cap=cap, q_data_type=kind,
-                         kv_data_type=kind)
+            wrapper.plan(*where, *heads, pages.size, logits_soft_cap=cap, **kinds)
             return wrapper
         wrapper = module.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=backend)
         queries = arrays.integers(np.arange(p["b"] + 1) * p["s"], problem.device)
         wrapper.plan(queries, *where, *heads, pages.size, head_dim_vo=p["dv"],
                      causal=p["causal"], window_left=p.get("window", -1), logits_soft_cap=cap,
-                     q_data_type=kind, kv_data_type=kind)
+                     **kinds)
         return wrapper

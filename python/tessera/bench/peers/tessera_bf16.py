@@ -1,7 +1,6 @@
 """tessera's attention or product in bf16 over the values of a case in FP8: the speed and the
 accuracy that FP8 is held against."""
 
-from ..cases import FP8
 from ..ours import prepare_ours
 from .base import Peer
 
@@ -13,7 +12,7 @@ class TesseraBf16(Peer):
     module = "tessera"
 
     def applies(self, case):
-        return super().applies(case) and case.params["dtype"] == FP8
+        return super().applies(case) and case.fp8
 
     def prepare(self, problem):
         return prepare_ours(problem.in_bf16())
