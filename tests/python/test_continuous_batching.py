@@ -7,9 +7,8 @@ import copy
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-pytest.importorskip("transformers.generation.continuous_batching.initialization",
-                    reason="continuous batching needs transformers 5.24")
+transformers = pytest.importorskip("transformers", minversion="5.24",
+                                   reason="continuous batching needs transformers 5.24")
 
 import tessera  # noqa: E402
 from tessera.integrations import continuous_batching  # noqa: E402

@@ -656,8 +656,9 @@ def test_what_no_kernel_takes_is_refused_with_reasons():
     with pytest.raises(NotImplementedError, match=r"(?s)attention f32 .*rejected.*runs on a CPU"):
         tessera.attention(q, q, q, causal=True)
     a = normal(64, 64, dtype=torch.float32)
+    b = tessera.BsrMatrix.from_dense(a, 32)
     with pytest.raises(NotImplementedError, match="dtype f32 is not supported"):
-        tessera.matmul(a, a)
+        tessera.bsr_matmul(b, a)
 
 
 @products

@@ -166,6 +166,15 @@ def test_values_by_keys_have_the_same_numbers(packed, heads_first):
     assert verdict(d)[1] is None
 
 
+@pytest.mark.parametrize("factors", [None, torch.ones(2, 0)])
+def test_no_keys_give_zeros(factors):
+    d = drawn(dtype="e4m3", out_dtype="f32")
+    q, k, v, visible = (torch.ones(shape) for shape in ((4, 3, 64), (2, 0, 64), (2, 0, 64),
+                                                        (1, 3, 0)))
+    truth = oracle.attend(d, q, k, v, visible.bool(), None, factors)
+    assert (truth.out == 0).all() and (truth.lse == -torch.inf).all() and truth.empty.all()
+
+
 def test_ulp():
     values = torch.tensor([1.0, 1.5, 0.99, 0.0, 3e-8], dtype=torch.float64)
     assert numbers.ulp("bf16", values)[:3].tolist() == [2**-7, 2**-7, 2**-8]

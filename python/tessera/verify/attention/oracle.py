@@ -88,7 +88,7 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
     a head has several; P is multiplied by them before it is rounded."""
     if k.shape[1] == 0:  # one key that no query sees
         k, v = (x.new_zeros(x.shape[0], 1, x.shape[2]) for x in (k, v))
-        visible = visible.new_zeros(*visible.shape[:2], 1)
+        visible, v_factors = visible.new_zeros(*visible.shape[:2], 1), None
     scale = d.dim**-0.5 if d.scale is None else d.scale
     hidden = ~visible
     weighed = None if v_factors is None else _relative(v_factors, d.heads // d.kv_heads)
