@@ -47,14 +47,16 @@ def everything(result):
     return result["cases"]
 
 
-def of_ops(*ops, models=False):
+def of_ops(*ops, models=False, backend=None):
     """What chooses a result's records of these operations. What models and solvers do has a table
-    of its own, and is in no other that lists cases."""
+    of its own, and is in no other that lists cases; so has what runs by kernels of a given
+    backend."""
     def chosen(result):
         path = ROOT / "bench" / "workloads" / "models.json"
         known = {case.key for case in cases.read_workload(path)}
         return [record for record in result["cases"] if record["op"] in ops and (
-            cases.case_key(record["op"], record["params"]) in known) == models]
+            cases.case_key(record["op"], record["params"]) in known) == models
+            and record["params"].get("backend") == backend]
 
     return chosen
 
@@ -76,6 +78,7 @@ TABLES = {
     "attention_backward": (of_ops("attention_backward"), case_tables.comparison),
     "lists": (of_ops("attention", *cases.LISTS), case_tables.lists),
     "workloads": (of_ops("attention", *PRODUCTS, models=True), case_tables.workloads),
+    "sm80": (of_ops(*cases.ATTENTION_PASSES, *PRODUCTS, backend="sm80"), case_tables.comparison),
     "host": (lambda result: result.get("host", []), case_tables.host_times),
     "eager": (lambda result: result.get("eager", []), case_tables.eager_calls),
     "model_error": (everything, card_tables.predictions),

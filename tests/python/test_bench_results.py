@@ -206,9 +206,11 @@ def test_ours_without_a_kernel_is_recorded_with_the_library_s_reason(monkeypatch
 @pytest.mark.parametrize("name", CASES)
 def test_a_forced_backend_is_the_only_one(name):
     case = make_case(*CASES[name], ("burst",))
-    forced = measure_case(case, Settings(**SETTINGS, peers=(), backend="sm80"))[0]["ours"]
+    forced = measure_case(case.on("sm80"), Settings(**SETTINGS, peers=()))[0]["ours"]
     assert "execution.backend requires sm80" in forced["unavailable"]
-    assert "ms" in measure_case(case, Settings(**SETTINGS, peers=(), backend="cpu"))[0]["ours"]
+    assert "ms" in measure_case(case.on("cpu"), Settings(**SETTINGS, peers=()))[0]["ours"]
+    assert case.on(None) is case and case.on("cpu").dense().params["backend"] == "cpu"
+    assert case.on("cpu").label == f"{case.label} by cpu"
 
 
 def test_a_refusal_is_its_reasons_each_once_without_other_devices_kernels():

@@ -211,6 +211,22 @@ def test_workloads_have_a_table_of_their_own(tree):
     assert not any("4096" in line for line in products)
 
 
+def test_kernels_of_a_given_backend_have_a_table_of_their_own(tree):
+    size = {"s": 64, "h": 2}
+    put(tree, "card-a.json", [record("attention", size, 1.0, {"fa4": 2.0})])
+    put(tree, "card-sm80.json", [record("attention", {**size, "backend": "sm80"}, 4.0,
+                                        {"fa4": 2.0})])
+    (tree / "README.md").write_text(marked("attention", "sm80"))
+    (tree / "docs/page.md").write_text(marked("glance"))
+    run(tree)
+    text = (tree / "README.md").read_text()
+    chosen, given = (part.splitlines() for part in text.split("<!-- table: sm80 -->"))
+    assert row_of(chosen, "| attention")[3] == "fa4 2.00x" and "sm80" not in "".join(chosen)
+    assert row_of(given, "| attention")[3] == "fa4 0.50x" and "bf16 by sm80" in "".join(given)
+    glance = (tree / "docs/page.md").read_text().splitlines()
+    assert row_of(glance, "| kernels of a given backend | sustained")[-3:] == ["0.50x"] * 3
+
+
 def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):
     size = {"m": 8, "n": 8, "k": 8, "dtype": "f16"}
     won = record("matmul", size, 1.0, {"cublaslt": 2.0})

@@ -80,6 +80,10 @@ OPTIONAL["attention"] = {**OPTIONAL["attention"], "factors": None, "v_layout": N
                          "kv_dtype": None}
 # any_order: gradients need not have the same bits every time.
 OPTIONAL["attention_backward"] = {**OPTIONAL["list_blocks"], "any_order": False}
+# backend: ours runs kernels of this one only.
+for _op in OPTIONAL.keys() - set(LISTS):
+    OPTIONAL[_op] = {**OPTIONAL[_op], "backend": None}
+BACKENDS = ("cpu", "sm80", "sm90")
 DTYPES = ("bf16", "f16", "f32")
 FP8 = "e4m3"  # of inputs; the result is in bf16
 FACTORS = ("head", "tensor")
@@ -151,8 +155,16 @@ class Case:
         else:
             names = ("m", "n", "k", "experts", "shares", "factors")
             more = {"transpose": self.transpose}
-        sizes = {name: self.params.get(name) for name in ("dtype", *names)}
+        sizes = {name: self.params.get(name) for name in ("dtype", "backend", *names)}
         return make_case(self.op if self.op in ATTENTION_PASSES else "matmul", {**sizes, **more})
+
+
+    def on(self, backend):
+        """The case with kernels of this backend only, where the operation chooses kernels."""
+        if backend is None or "backend" not in OPTIONAL[self.op]:
+            return self
+        return make_case(self.op, {**self.params, "backend": backend}, self.states, self.peers,
+                         self.seconds)
 
 
 def kind_of(op):
@@ -197,6 +209,8 @@ def make_case(op, params, states=("burst", "sustained"), peers=None, seconds=Non
                         f"got {full['dtype']!r}")
     (_fill_attention if op in ABOUT_ATTENTION else _fill_product)(op, full)
     _check_pattern(op, full)
+    if full.get("backend") not in (None, *BACKENDS):
+        raise CaseError(f"{op}: backend: expected {', '.join(BACKENDS)}, got {full['backend']!r}")
     for state in states:
         if state not in STATES:
             raise CaseError(f"{op}: states: expected {', '.join(STATES)}, got {state!r}")
@@ -431,7 +445,8 @@ def label(op, p):
     if "pattern" in p:
         words += [p["pattern"].replace("_", "-"), *pattern_words(p), f"block {block}"]
         words += [f"density {p['density']:g}"] if "density" in p else []
-    return " ".join([op, *words, p["dtype"]])
+    by = [f"by {p['backend']}"] if "backend" in p else []
+    return " ".join([op, *words, p["dtype"], *by])
 
 
 def read_workload(path):

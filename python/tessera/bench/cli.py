@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..report import card_tables, case_tables, markdown
 from . import ceilings, machine_code, ratios, results, shapes, suite, sweep, table
 from . import peers as adapters
-from .cases import REQUIRED, STATES, CaseError, read_workload
+from .cases import BACKENDS, REQUIRED, STATES, CaseError, read_workload
 from .files import check_writable, run_program, write_json
 from .machine import chosen_device, torch_with_gpu, why_no_gpu
 from .measure import Settings
@@ -30,7 +30,7 @@ def add_common(parser):
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is a GPU")
     group.add_argument("--peers", default="all", help="all, none, or names separated by commas")
-    group.add_argument("--backend", choices=("cpu", "sm80", "sm90"),
+    group.add_argument("--backend", choices=BACKENDS,
                        help="tessera runs kernels of this backend only")
     group.add_argument("--no-ours", action="store_true", help="peers only")
     group.add_argument("--seconds", type=duration, default=2.0,
@@ -124,17 +124,18 @@ def settings_of(arguments, device):
         peers = () if peers == "none" else some_of("--peers", peers, adapters.peer_names())
     return Settings(device=device, seconds=arguments.seconds, peers=peers,
                     states=some_of("--states", states, STATES) if states else None,
-                    ours=not arguments.no_ours, backend=arguments.backend)
+                    ours=not arguments.no_ours)
 
 
 def wanted_cases(arguments, device):
     """The case of the options, or this shard of the cases of workload files. A case of several
     files is measured once."""
     if arguments.command != "suite":
-        return [case_of(arguments, device)]
+        return [case_of(arguments, device).on(arguments.backend)]
     which, count = suite.parse_shard(arguments.shard)
     every = {}
     for case in (case for path in arguments.workloads for case in read_workload(path)):
+        case = case.on(arguments.backend)
         every.setdefault(case.key, case)
     return list(every.values())[which::count]
 
@@ -169,7 +170,7 @@ def run_sweep(arguments):
         raise CaseError(f"--count: expected 1 to {MAX_SHAPES}, got {arguments.count}")
     if arguments.list:
         for case in shapes.draw(arguments.op, arguments.seed, arguments.count):
-            print(case.label)
+            print(case.on(arguments.backend).label)
         return 0
     check_writable("--json", arguments.json)
     if arguments.peers == "all":
@@ -178,7 +179,8 @@ def run_sweep(arguments):
     settings = settings_of(arguments, chosen_device(arguments.device))
     run = sweep.Sweep(arguments.op, arguments.seed, arguments.count,
                       suite.parse_shard(arguments.shard), arguments.json,
-                      replace(settings, rows=arguments.rows), tree=arguments.tree,
+                      replace(settings, rows=arguments.rows), backend=arguments.backend,
+                      tree=arguments.tree,
                       commit=arguments.commit, quiet=arguments.quiet, resume=arguments.resume,
                       budget=arguments.budget)
     outcome = run.sweep()

@@ -53,7 +53,6 @@ class Settings:
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
     ours: bool = True
-    backend: str | None = None  # ours runs kernels of this backend only
     left_out: dict = field(default_factory=dict)  # {competitor: reason} for the case
     starting: Callable[[str], Any] = contextlib.nullcontext  # entered while a competitor starts
     cache_bytes: int = 0
@@ -72,7 +71,6 @@ def measure_case(case, settings, say=lambda text: None):
     """The records of a case, one per state."""
     say("inputs")
     problem = Problem(case, settings.device, settings.cache_bytes)
-    problem.backend = settings.backend
     ready, absent, errors = {}, {}, {}
     names = [OURS, *([UNEXPANDED] if settings.expand else [])] if settings.ours else []
     if settings.rows:

@@ -131,13 +131,12 @@ class Problem:
     holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. For operations that
     make lists, it has the blocks or scores. For gradients it has dout, dq, dk and dv as well, and
     out and lse of the forward pass. For FP8 it has q_scale, k_scale and v_scale, or a_scale and
-    b_scale. `backend`: ours runs kernels of this backend only. `difficult`: q, k and v have a mean
+    b_scale. `difficult`: q, k and v have a mean
     and uneven channels, a and a dense b uneven rows and channels."""
-
-    backend: str | None = None
 
     def __init__(self, case, device, cache_bytes=0, difficult=False):
         self.case, self.params, self.op = case, case.params, case.op
+        self.backend = case.params.get("backend")
         self.device, self.dtype = device, case.params["dtype"]
         self.kv_dtype = case.params.get("kv_dtype", self.dtype)
         self.out_dtype = "bf16" if self.dtype == FP8 else self.dtype
@@ -273,9 +272,7 @@ class Problem:
         """Of FP8, the same problem with inputs that are harder to quantise; else None."""
         if self.dtype != FP8:
             return None
-        made = Problem(self.case, self.device, difficult=True)
-        made.backend = self.backend
-        return made
+        return Problem(self.case, self.device, difficult=True)
 
     def in_bf16(self):
         """A problem in FP8 with the same values in bf16, and the same results."""
@@ -336,9 +333,7 @@ class Problem:
 
     def dense(self):
         """The problem of the dense case, with random values everywhere."""
-        made = Problem(self.case.dense(), self.device, self.cache_bytes)
-        made.backend = self.backend
-        return made
+        return Problem(self.case.dense(), self.device, self.cache_bytes)
 
     def dense_operands(self, inputs):
         """A and B of a set as dense matrices."""

@@ -55,11 +55,11 @@ def summaries(op, seed, records):
 class Sweep(Suite):
     """A suite over drawn shapes, whose worst ones are measured again."""
 
-    def __init__(self, op, seed, count, shard, path, settings, **options):
+    def __init__(self, op, seed, count, shard, path, settings, backend=None, **options):
         super().__init__(path, replace(settings, quick=True, expand=op == "linear"),
                          ceilings=False, **options)
         self.op, self.seed = op, seed
-        self.cases = shapes.draw(op, seed, count)
+        self.cases = [case.on(backend) for case in shapes.draw(op, seed, count)]
         self.shard = self.cases[shard[0]::shard[1]]
 
     def sweep(self):

@@ -118,9 +118,14 @@ def within(value, spread):
     return number(value) + (f" ±{100 * spread / 2:.0f}%" if notable else "")
 
 
+BY_BACKEND = "kernels of a given backend"
+
+
 def group_of(record):
     """Cases that are alike, as summaries and charts name them."""
     op, p = record["op"], record["params"]
+    if "backend" in p:
+        return BY_BACKEND
     if op in LISTS:
         return "making lists"
     if op not in ATTENTION_PASSES:
@@ -140,7 +145,7 @@ GROUPS = (*(f"{op.replace('_', ' ')}, {kind}" for op in ATTENTION_PASSES
             for kind in ("dense", "block-sparse", "window, softcap, packed")),
           "attention, over pages", "attention, FP8", "matmul", "bsr_matmul", "sddmm", "spgemm",
           "matmul, FP8", "bsr_matmul, FP8",
-          "making lists")
+          "making lists", BY_BACKEND)
 
 
 def family_of(record):
