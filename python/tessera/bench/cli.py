@@ -134,8 +134,8 @@ def wanted_cases(arguments, device):
         return [case_of(arguments, device).on(arguments.backend)]
     which, count = suite.parse_shard(arguments.shard)
     every = {}
-    for case in (case for path in arguments.workloads for case in read_workload(path)):
-        case = case.on(arguments.backend)
+    for case in (case.on(arguments.backend) for path in arguments.workloads
+                 for case in read_workload(path)):
         every.setdefault(case.key, case)
     return list(every.values())[which::count]
 
