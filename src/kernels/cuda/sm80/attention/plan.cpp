@@ -44,10 +44,9 @@ struct Attention {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                      Reasons& reasons) {
-    refuse_pages(s, reasons);
+    if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
     refuse_attention(s, row, reasons);
-    const bool paged = s.kv_layout == KvLayout::paged;
-    reasons.unless_at_most("bytes of shared memory", attention_shared_bytes(row.tile, paged),
+    reasons.unless_at_most("bytes of shared memory", attention_shared_bytes(row.tile),
                            device.shared_bytes_per_block);
   }
 
