@@ -49,8 +49,7 @@ def everything(result):
 
 def of_ops(*ops, models=False, backend=None):
     """What chooses a result's records of these operations. What models and solvers do has a table
-    of its own, and is in no other that lists cases; so has what runs by kernels of a given
-    backend."""
+    of its own, and is in no other that lists cases; so have cases that name a backend."""
     def chosen(result):
         path = ROOT / "bench" / "workloads" / "models.json"
         known = {case.key for case in cases.read_workload(path)}

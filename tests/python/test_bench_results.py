@@ -213,6 +213,15 @@ def test_a_forced_backend_is_the_only_one(name):
     assert case.on("cpu").label == f"{case.label} by cpu"
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_keys_in_fp8_are_measured_on_a_cpu(dtype):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    case = make_case("attention", {"s": 1, "skv": 200, "h": 4, "hk": 2, "d": 32, "page": 16,
+                                   "dtype": dtype, "kv_dtype": "e4m3"}, ("burst",))
+    record = measure_case(case, Settings(**SETTINGS, peers=()))[0]
+    assert record["ours"]["ms"] > 0 and record["max_error"] <= record["error_budget"]
+
+
 def test_a_refusal_is_its_reasons_each_once_without_other_devices_kernels():
     error = NotImplementedError(
         "problem   something long\nchosen    no kernel supports this problem\n"

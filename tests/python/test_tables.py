@@ -211,7 +211,7 @@ def test_workloads_have_a_table_of_their_own(tree):
     assert not any("4096" in line for line in products)
 
 
-def test_kernels_of_a_given_backend_have_a_table_of_their_own(tree):
+def test_cases_that_name_a_backend_are_in_another_table(tree):
     size = {"s": 64, "h": 2}
     put(tree, "card-a.json", [record("attention", size, 1.0, {"fa4": 2.0})])
     put(tree, "card-sm80.json", [record("attention", {**size, "backend": "sm80"}, 4.0,
@@ -224,7 +224,7 @@ def test_kernels_of_a_given_backend_have_a_table_of_their_own(tree):
     assert row_of(chosen, "| attention")[3] == "fa4 2.00x" and "sm80" not in "".join(chosen)
     assert row_of(given, "| attention")[3] == "fa4 0.50x" and "bf16 by sm80" in "".join(given)
     glance = (tree / "docs/page.md").read_text().splitlines()
-    assert row_of(glance, "| kernels of a given backend | sustained")[-3:] == ["0.50x"] * 3
+    assert row_of(glance, "| kernels of a named backend | sustained")[-3:] == ["0.50x"] * 3
 
 
 def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):

@@ -127,7 +127,7 @@ class Case:
     @property
     def fp8(self):
         """Whether some of the inputs are in FP8."""
-        return FP8 in (self.params["dtype"], self.params.get("kv_dtype"))
+        return has_fp8(self.params)
 
     @property
     def sparse(self):
@@ -165,6 +165,10 @@ class Case:
             return self
         return make_case(self.op, {**self.params, "backend": backend}, self.states, self.peers,
                          self.seconds)
+
+
+def has_fp8(params):
+    return FP8 in (params["dtype"], params.get("kv_dtype"))
 
 
 def kind_of(op):
@@ -266,7 +270,7 @@ def _fill_kv_dtype(op, p):
 
 
 def _fill_factors(op, p):
-    known, narrow = factors_of(op), FP8 in (p["dtype"], p.get("kv_dtype"))
+    known, narrow = factors_of(op), has_fp8(p)
     if narrow:
         p["factors"] = p["factors"] or known[0]
     if p.get("factors") not in (known if narrow else (None,)):

@@ -207,7 +207,7 @@ class Problem:
     @property
     def coarsest_dtype(self):
         """The dtype that decides how far apart two right results may be."""
-        return FP8 if FP8 in (self.dtype, self.kv_dtype) else self.dtype
+        return FP8 if self.case.fp8 else self.dtype
 
     def _make_set(self, shapes, number):
         made = {}
@@ -222,6 +222,8 @@ class Problem:
             else:
                 made[name] = arrays.normal(shape, self._dtype_of(name), self.device,
                                            1000 * number + place)
+            if self.case.fp8:  # of which NumPy has no arrays: all of them are tensors
+                made[name] = arrays.to_torch(made[name])
         if self.op == "attention_backward":
             made["out"], made["lse"] = forward_results(self, made)
         return made

@@ -118,7 +118,7 @@ def within(value, spread):
     return number(value) + (f" ±{100 * spread / 2:.0f}%" if notable else "")
 
 
-BY_BACKEND = "kernels of a given backend"
+BY_BACKEND = "kernels of a named backend"
 
 
 def group_of(record):
