@@ -217,6 +217,29 @@ TEST_P(GpuAttentionBackward, BlocksOf64And128MatchTheOracle) {
     });
 }
 
+/// Adjacent lists of 64 rows, and of 64 keys: where a consumer leaves out more steps than there are
+/// stages, all steps of a tile, the first or the last ones, and every second one.
+TEST_P(GpuAttentionBackward, StepsThatOneConsumerLeavesOutMatchTheOracle) {
+  const std::function<bool(std::int64_t, std::int64_t)> kinds[] = {
+      [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col % 11 == 3; },
+      [](std::int64_t row, std::int64_t col) { return row % 11 == 3 || col % 2 == 0; },
+      [](std::int64_t row, std::int64_t col) { return (row + col) % 2 == 0; },
+      [](std::int64_t row, std::int64_t col) { return (row < 6) == (col % 2 == 0); },
+      [](std::int64_t row, std::int64_t col) { return (col < 6) == (row % 2 == 0); },
+      [](std::int64_t row, std::int64_t col) { return row % 2 == 1 && col % 2 == 1; },
+      [](std::int64_t row, std::int64_t col) { return (row * 5 + col * 3) % 8 == 0; },
+  };
+  for (const auto& names : kinds)
+    all_match(4, [&](AttentionOptions& o) {
+      o.mask = Presence::always;
+      o.blocks.block_q = o.blocks.block_kv = 64;
+      o.blocks.names = names;
+      o.longest = 1500;
+      o.largest_batch = o.largest_kv_heads = o.group = 1;
+      o.dims = {64, 96, 128};
+    });
+}
+
 TEST_P(GpuAttentionBackward, AnyBlocksMatchTheOracle) {
   all_match(48, [](AttentionOptions& o) {
     o.mask = Presence::always;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "src/kernels/cuda/attention/cost.hpp"
 #include "src/kernels/cuda/attention/layout.hpp"
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/unit/attention_shapes.hpp"
 #include "tests/unit/selecting.hpp"
 

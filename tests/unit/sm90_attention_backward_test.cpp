@@ -33,9 +33,9 @@ AttentionBackwardProblem problem_of(const Sizes& s) {
   return p;
 }
 
-Plan on_h100(const AttentionBackwardProblem& p) {
+Plan on_h100(const AttentionBackwardProblem& p, const char* row = "") {
   AnyProblem problem = p;
-  return choose(problem, device_preset("h100"));
+  return choose(problem, device_preset("h100"), {.kernel = row});
 }
 
 std::string text_of(const AttentionBackwardProblem& p) {
@@ -97,6 +97,9 @@ TEST(Sm90AttentionBackward, StagesOfKeysAndValuesFillSharedMemory) {
   };
   EXPECT_EQ(stages("d64_q64_k128_s6_dq128"), std::pair(8, 8));
   EXPECT_EQ(stages("d128_q64_k128_s4_dq128"), std::pair(5, 5));
+  // Bits for the columns of two lists take 16 KiB.
+  EXPECT_EQ(stages("d64_q64_k128_s6_lists2_dq128"), std::pair(8, 8));
+  EXPECT_EQ(stages("d128_q64_k128_s4_lists2_dq128"), std::pair(5, 4));
   EXPECT_EQ(stages("d192_v128_q64_k64_s3_dq128"), std::pair(4, 3));
   EXPECT_EQ(stages("d192_q64_k64_s3_dq128"), std::pair(3, 2));
   EXPECT_EQ(stages("d256_q64_k64_s2_dq128"), std::pair(2, 1));
@@ -299,9 +302,17 @@ TEST(Sm90AttentionBackward, ListsInAFixedOrderHaveTwoKernels) {
   mask.block_q = mask.block_kv = 64;
   mask.full.counts = tensor(nullptr, DType::i32, {1, 1, 512});
   mask.full.indices = tensor(nullptr, DType::i32, {1, 1, 512, 64});
-  const auto layout = on_h100(p).planned->layout.get<BackwardLayout>();
+  auto layout = on_h100(p, "sm90_attention_backward_d128_q64_k128_s4_dq128")
+                    .planned->layout.get<BackwardLayout>();
   EXPECT_EQ(layout.edges.mask.queries, 64);
   EXPECT_EQ(layout.dq.composed.queries, 128);
+  // With lists of 64 rows, each consumer walks its own.
+  EXPECT_EQ(chosen(), "sm90_attention_backward_d128_q64_k128_s4_lists2_dq128");
+  layout = on_h100(p).planned->layout.get<BackwardLayout>();
+  EXPECT_EQ(layout.dq.row_groups, 2);
+  EXPECT_FALSE(layout.dq.composed);
+  p.forward.softcap = 30;
+  EXPECT_EQ(chosen(), "sm90_attention_backward_d128_q64_k128_s4_dq128");
 }
 
 TEST(Sm90AttentionBackward, SizesOfZeroNeedNoTiles) {

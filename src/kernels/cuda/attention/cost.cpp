@@ -29,6 +29,13 @@ Work walked_work(const AttentionShape& s, const ComposedMask& composed) {
   return work_of(*WalkedShape(s, composed));
 }
 
+double share_of_union(const AttentionShape& s, int lists) {
+  const double keys = static_cast<double>(std::max<std::int64_t>(s.kv_length, 1));
+  const double named =
+      static_cast<double>(s.mask_capacity) * static_cast<double>(s.mask_block.cols);
+  return 1 - std::pow(1 - std::min(named / keys, 1.0), lists);
+}
+
 double compose_seconds(const ComposedMask& mask) {
   constexpr double kSeconds = 6e-6, kBytesPerSecond = 1e12;  // not measured
   return mask ? kSeconds + composed_bytes(mask) / kBytesPerSecond : 0;

@@ -19,6 +19,10 @@ double step_factor(const DeviceFacts& device);
 /// Work of the problem as it is walked: with the composed blocks, if there are any.
 Work walked_work(const AttentionShape& s, const ComposedMask& composed);
 
+/// The expected fraction of all keys that any of several unrelated lists names: what a tile with
+/// these lists loads.
+double share_of_union(const AttentionShape& s, int lists);
+
 /// Seconds to compose the lists of a mask; 0 without composed lists.
 double compose_seconds(const ComposedMask& mask);
 /// How much longer a step with the element masks of composed blocks takes: not measured.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/kernels/cuda/attention/cost.hpp"
 #include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/walk/arithmetic.hpp"
 
@@ -139,7 +140,11 @@ std::string describe_backward(const BackwardLayout& layout) {
 
 double padding_of(const AttentionBackwardShape& s, const Tile& tile) {
   const double width = real(3 * s.dim + 2 * s.dim_v);
+  // A key tile is walked by the lists of both its halves.
+  const bool unites = s.masked && tile.row_groups == 1 && s.mask_block.cols % kKeysPerTile != 0;
+  const double named = unites ? share_of_union(s, 1) : 0;
   return real(3 * tile.k + 2 * tile.v) / std::max(width, 1.0) *
+         (named > 0 ? share_of_union(s, 2) / named : 1) *
          (1 + 0.5 * tile.m / std::max(real(s.q_length), 1.0)) *
          (1 + 0.5 * kKeysPerTile / std::max(real(s.kv_length), 1.0));
 }

@@ -58,7 +58,8 @@ void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayou
                             Reasons& reasons);
 std::string describe_backward(const BackwardLayout& layout);
 
-/// The fraction by which padded head dimensions and blocks at edges enlarge the work of a row.
+/// The factor by which padded head dimensions, blocks at edges and lists of half key tiles enlarge
+/// the work of a row.
 double padding_of(const AttentionBackwardShape& s, const Tile& tile);
 /// Seconds of the kernels before and after the main one, beside their bytes.
 double seconds_around(const BackwardLayout& layout);

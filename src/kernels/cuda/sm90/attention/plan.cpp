@@ -170,13 +170,6 @@ struct Attention {
 
 }  // namespace
 
-double share_of_union(const AttentionShape& s, int row_groups) {
-  const double keys = static_cast<double>(std::max<std::int64_t>(s.kv_length, 1));
-  const double named =
-      static_cast<double>(s.mask_capacity) * static_cast<double>(s.mask_block.cols);
-  return 1 - std::pow(1 - std::min(named / keys, 1.0), row_groups);
-}
-
 std::int64_t turned_keys(const AttentionShape& s) {
   if (s.kv_layout == KvLayout::packed) return first_turned(s.kv_total, s.batch + 1);
   return ceil_div(std::max<std::int64_t>(s.kv_length, 1), kKeyPiece) * kKeyPiece;

@@ -7,10 +7,6 @@
 // Hopper's attention rows. Their layout is that of all attention rows.
 namespace tessera::planning {
 
-/// The expected fraction of all keys that a tile with several unrelated lists loads, i.e. that any
-/// of the lists names.
-double share_of_union(const AttentionShape& s, int row_groups);
-
 /// Whether the keys or values of a tile may have several factors: a score transform.
 inline bool has_factors_by_step(const AttentionShape& s) {
   return s.dtype == DType::e4m3 &&

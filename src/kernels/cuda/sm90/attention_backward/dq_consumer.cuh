@@ -25,7 +25,7 @@ class DqConsumer {
       : args_(args), shared_(shared) {}
 
   __device__ __forceinline__ void run() {
-    if (kConsumer == 1) pass_turn();
+    if (!T::kOwnLists && kConsumer == 1) pass_turn();
 #pragma unroll 1
     for (;; ++tile_) {
       tile::wait(&shared_.q_ring.full[0], tile_ % 2);
@@ -33,11 +33,12 @@ class DqConsumer {
       load_statistics();
       load_q_registers();
       forward::clear<T::kDim>(dq_);
-      walk();
+      T::kOwnLists ? walk_own_steps() : walk_in_turns();
       store();
       tile::arrive_as_warp(shared_.tile_ring.empty[tile_ % T::kTileDescriptors], lane());
     }
-    if (kConsumer == 0) take_turn();  // the other consumer's last one was passed to this one
+    if (!T::kOwnLists && kConsumer == 0)
+      take_turn();  // the other consumer's last one was passed to this one
   }
 
  private:
@@ -48,7 +49,7 @@ class DqConsumer {
 
   // ---- Steps ------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ void walk() {
+  __device__ __forceinline__ void walk_in_turns() {
     take_turn();
     kGradientsFirst ? issue_score_gradients() : issue_scores();
     kGradientsFirst ? issue_scores() : issue_score_gradients();
@@ -73,6 +74,66 @@ class DqConsumer {
     tile::arrive_as_warp(shared_.k_ring.empty[k_at_.stage], lane());
     k_at_.advance();
     tile::settle(dq_);
+  }
+
+  /// With a list for each consumer's rows: the steps that they need. The consumers take no turns,
+  /// as each has steps of its own.
+  __device__ __forceinline__ void walk_own_steps() {
+    if (!leaves_out() || finds_own_step()) multiply_own_steps();
+    k_at_.advance();
+    tile::arrive_as_warp(shared_.q_ring.empty[0], lane());
+  }
+
+  __device__ __forceinline__ void multiply_own_steps() {
+    issue_scores();
+    issue_score_gradients();
+    finish_scores();
+#pragma unroll 1
+    while (true) {
+      const int before = k_at_.stage;
+      issue_dq(before);
+      const bool ends = !advances();
+      if (!ends && !leaves_out()) {
+        issue_scores();
+        tile::mma_wait<1>();
+        tile::arrive_as_warp(shared_.k_ring.empty[before], lane());
+      } else {
+        // The steps that are left out may be as many as there are stages.
+        tile::mma_wait<0>();
+        tile::arrive_as_warp(shared_.k_ring.empty[before], lane());
+        if (ends || !finds_own_step()) break;
+        issue_scores();
+      }
+      issue_score_gradients();
+      finish_scores();
+    }
+    tile::settle(dq_);
+  }
+
+  /// Moves from a step that this consumer leaves out to the next one that it needs.
+  __device__ __forceinline__ bool finds_own_step() {
+    do {
+      if (!passes_over()) return false;
+    } while (leaves_out());
+    return true;
+  }
+  /// Moves on to the tile's next step, if there is one.
+  __device__ __forceinline__ bool advances() {
+    if ((flags_ & forward::kLastOfTile) != 0) return false;
+    k_at_.advance();
+    return true;
+  }
+  /// Whether this consumer's list does not name the current step.
+  __device__ __forceinline__ bool leaves_out() {
+    wait_for_keys();
+    return (flags_ & forward::kNeeded) == 0;
+  }
+  /// Releases a step of which nothing is read, and moves on to the next one, if there is one.
+  __device__ __forceinline__ bool passes_over() {
+    tile::wait(&shared_.v_ring.full[v_at_.stage], v_at_.parity);
+    release_values();
+    tile::arrive_as_warp(shared_.k_ring.empty[k_at_.stage], lane());
+    return advances();
   }
 
   /// P and dS of a step whose scores are being multiplied; then its V is no longer needed.
@@ -117,8 +178,8 @@ class DqConsumer {
   /// Sets P of hidden pairs to zero: scores of -inf would not do with a scale of zero or less.
   __device__ __forceinline__ void hide_p() {
     const int row = first_row() + thread() / 32 * 16 + lane() / 4;
-    forward::mask_scores<0>(s_, shared_.stage_steps[k_at_.stage], descriptor(), args_.walk,
-                            args_.masks, row, lane() % 4 * 2, 0.0f);
+    forward::mask_scores<T::kListRows>(s_, shared_.stage_steps[k_at_.stage], descriptor(),
+                                       args_.walk, args_.masks, row, lane() % 4 * 2, 0.0f);
   }
 
   /// The derivative of the softcap, 1 - (s / cap)^2, where s is recomputed from P = exp(s - lse),
@@ -128,12 +189,16 @@ class DqConsumer {
     return p > 0.0f ? fmaf(-relative, relative, 1.0f) : 0.0f;
   }
 
+  __device__ __forceinline__ void wait_for_keys() {
+    tile::wait(&shared_.k_ring.full[k_at_.stage], k_at_.parity);
+    flags_ = __shfl_sync(kAllLanes, shared_.stage_steps[k_at_.stage].flags_of(kConsumer), 0);
+  }
+
   // ---- Products ---------------------------------------------------------------------------------
 
   /// S = Q K^T, of which some columns of Q are in registers.
   __device__ __forceinline__ void issue_scores() {
-    tile::wait(&shared_.k_ring.full[k_at_.stage], k_at_.parity);
-    flags_ = __shfl_sync(kAllLanes, shared_.stage_steps[k_at_.stage].flags_of(kConsumer), 0);
+    if constexpr (!T::kOwnLists) wait_for_keys();
     const std::uint64_t a = shared_.q[0].by_columns(first_row());
     const std::uint64_t b = shared_.keys[0].by_columns(0) + k_at_.stage * (T::Keys::kBytes >> 4);
     tile::settle(s_);

@@ -17,12 +17,15 @@ class KeyValueConsumer : KeyHalfConsumer<T> {
   using Base::Base;
 
   __device__ __forceinline__ void run() {
-    this->walk_tiles([&](unsigned first, unsigned end) { walk(first, end); },
-                     [&] { this->store_gradients(); });
+    this->walk_tiles(
+        [&](unsigned first, unsigned end) {
+          T::kOwnLists ? walk_own_steps(first) : walk_in_turns(first, end);
+        },
+        [&] { this->store_gradients(); });
   }
 
  private:
-  __device__ __forceinline__ void walk(unsigned first, unsigned end) {
+  __device__ __forceinline__ void walk_in_turns(unsigned first, unsigned end) {
     if (consumer_ == 1) this->pass_turn();
     turn<false>(first);
 #pragma unroll 1
@@ -35,26 +38,86 @@ class KeyValueConsumer : KeyHalfConsumer<T> {
     tile::settle(mma_.dk);
   }
 
+  /// With lists of 64 rows: the steps in which keys of this consumer are seen. Each consumer has
+  /// steps of its own, so they take no turns. No MMA is in flight from one turn of the loop to the
+  /// next.
+  __device__ __forceinline__ void walk_own_steps(unsigned step) {
+    if (!finds_own_step(step)) return;
+    issue_scores(step);
+    finish_scores(step);
+#pragma unroll 1
+    while (true) {
+      const unsigned before = step++;
+      issue_gradients(before);
+      if (!ends_at(step) && !leaves_out(step)) {
+        issue_scores(step);
+        tile::mma_wait<1>();
+        this->release_queries(this->stage_of(before));
+      } else {
+        // The steps that are left out may be as many as there are stages.
+        tile::mma_wait<0>();
+        this->release_queries(this->stage_of(before));
+        if (!finds_own_step(step)) break;
+        issue_scores(step);
+      }
+      finish_scores(step);
+    }
+    tile::settle(mma_.dv);
+    tile::settle(mma_.dk);
+  }
+
+  /// Moves to the first step from `step` on that this consumer does not leave out, if there is one.
+  __device__ __forceinline__ bool finds_own_step(unsigned& step) {
+    for (; !ends_at(step); ++step) {
+      if (!leaves_out(step)) return true;
+      const auto at = this->place_of(step);
+      tile::wait(&this->shared_.g_ring.full[at.stage], at.parity);
+      this->release_queries(at.stage);
+    }
+    return false;
+  }
+  /// Read at each use, so that it occupies no register.
+  __device__ __forceinline__ bool ends_at(unsigned step) const {
+    return agreed(step == this->taken().end_step);
+  }
+  /// Whether lists name no block of this consumer's keys in a step.
+  __device__ __forceinline__ bool leaves_out(unsigned step) const {
+    const auto at = this->place_of(step);
+    tile::wait(&this->shared_.q_ring.full[at.stage], at.parity);
+    return agreed(this->descriptor_of(step)->bits[consumer_] == planning::kNoneSeen);
+  }
+
   /// The products with P and dS of step `step` - 1, then the scores of this one. No MMA is in
   /// flight from one call to the next.
   template <bool kHasGradients>
   __device__ __forceinline__ void turn(unsigned step) {
     this->take_turn();
     if constexpr (kHasGradients) issue_gradients(step - 1);
-    this->wait_for_queries(this->descriptor_of(step), this->place_of(step));
-    mma_.issue_scores(this->stage_of(step));
+    issue_scores(step);
     if constexpr (kHasGradients) {
       tile::mma_wait<1>();
       this->release_queries(this->stage_of(step - 1));
     }
+    issue_score_gradients(step);
+    this->pass_turn();
+    compute_gradients(step);
+  }
+
+  __device__ __forceinline__ void issue_scores(unsigned step) {
+    this->wait_for_queries(this->descriptor_of(step), this->place_of(step));
+    mma_.issue_scores(this->stage_of(step));
+  }
+  __device__ __forceinline__ void issue_score_gradients(unsigned step) {
     this->wait_for_gradients(this->descriptor_of(step), this->place_of(step));
     mma_.issue_score_gradients(this->stage_of(step));
-    this->pass_turn();
-    finish_scores(step);
+  }
+  __device__ __forceinline__ void finish_scores(unsigned step) {
+    issue_score_gradients(step);
+    compute_gradients(step);
   }
 
   /// P and dS of a step whose scores are being multiplied.
-  __device__ __forceinline__ void finish_scores(unsigned step) {
+  __device__ __forceinline__ void compute_gradients(unsigned step) {
     tile::mma_wait<1>();
     const int stage = this->stage_of(step);
     this->compute_p(this->descriptor_of(step), stage);

@@ -60,7 +60,7 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
 /// Calls launch<kSoftcap>() for a shape: whether the kernels have a softcap.
 template <planning::Tile kTile>
 void with_softcap(const planning::AttentionShape& shape, const auto& launch) {
-  if constexpr (planning::blocks_of_step(kTile) == 1) {
+  if constexpr (planning::supports_softcap(kTile)) {
     if (shape.softcap > 0) return launch.template operator()<true>();
   }
   launch.template operator()<false>();

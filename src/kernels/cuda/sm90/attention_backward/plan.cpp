@@ -16,11 +16,12 @@ namespace {
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
 // Of kTflopsOfOneSm: steps of two blocks of queries, without a block mask and with one; two kernels
-// (seven products instead of five); lists whose sums of dQ have an order. H200, sustained TFLOPS:
+// (seven products instead of five); lists whose sums of dQ have an order; lists of 64 rows each
+// (not measured). H200, sustained TFLOPS:
 // D64 S 16384 461, with steps of one block 418; lists of 128 x 128, density .125, S 32768: D64 204
 // and 299; D128 in two kernels 447, in one in order 370; D256 S 16384 416.
 constexpr double kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7, kRateOfTwoKernels = 0.75,
-                 kRateOfOrderedLists = 0.63;
+                 kRateOfOrderedLists = 0.63, kRateOfOwnLists = 0.65;
 // Key tiles without a mask begin at blocks of their own where they would otherwise wait for more
 // than this share of their time. On an H200 that gains 45% at 100% (S2048 H8 D64), 12 to 15% at 26%
 // (H4 S8192), 4 to 8% at 13%, 2% at 6% and -1 to 1% at 3%. The second sums may take so many bytes.
@@ -29,6 +30,7 @@ constexpr double kWaits = 0.06, kSecondSums = 1 << 30;
 constexpr double kShareOfMain = 4.0 / 7.0;
 
 double rate_of(const AttentionBackwardShape& s, const Tile& tile) {
+  if (tile.row_groups > 1) return kRateOfOwnLists;
   if (tile.dq_queries > 0) return kRateOfTwoKernels;
   const double in_order = s.masked && !s.any_order ? kRateOfOrderedLists : 1;
   if (blocks_of_step(tile) == 1) return in_order;
@@ -72,9 +74,9 @@ struct AttentionBackward {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     refuse_heads(s, row.tile, reasons);
-    // Scores of two blocks of queries leave no registers for the derivative of a softcap.
-    if (s.transforms_scores && blocks_of_step(row.tile) > 1)
+    if (s.transforms_scores && !supports_softcap(row.tile))
       reasons.unsupported("a softcap, or a scale of 0 or less");
+    if (!s.masked && row.tile.row_groups > 1) reasons.required("a block mask");
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
@@ -92,7 +94,7 @@ struct AttentionBackward {
     refuse_backward_layout(s, at, reasons);
     if (!apart) return at;
     at.dq = dq_layout(s, row.tile, device);
-    refuse_tiles(s, at.dq, reasons);
+    refuse_attention_layout(s, row, at.dq, reasons);
     return at;
   }
 

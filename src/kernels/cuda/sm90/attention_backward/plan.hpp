@@ -1,12 +1,19 @@
 #pragma once
 
 #include "src/kernels/cuda/attention_backward/plan.hpp"
+#include "src/walk/key_pieces.hpp"
 
 // How the rows of Hopper's attention backward divide a problem, beside what all architectures do.
 namespace tessera::planning {
 
 /// Blocks of queries per step.
 constexpr int blocks_of_step(const Tile& tile) { return tile.m / kQueriesPerBlock; }
+
+/// Whether registers are left for the derivative of a softcap: not beside scores of two blocks of
+/// queries, nor with lists of 64 rows and wide heads.
+constexpr bool supports_softcap(const Tile& tile) {
+  return blocks_of_step(tile) == 1 && (tile.row_groups == 1 || tile.k <= 64);
+}
 
 /// dQ of a block of queries is computed, sent and added up in parts of so many columns, each with a
 /// turn counter.
@@ -23,7 +30,8 @@ constexpr int dq_parts(const Tile& tile) {
 constexpr int kDqKeys = 64;  // per step
 constexpr int dq_stage_bytes(int columns) { return kDqKeys * columns * 2; }
 constexpr int dq_stages_bytes(const Tile& tile) {
-  return 224 * 1024 - tile.dq_queries * (tile.k + tile.v) * 2;
+  const int columns_of_lists = tile.row_groups > 1 ? tile.row_groups * kMaxRowGroupBlocks / 8 : 0;
+  return 224 * 1024 - tile.dq_queries * (tile.k + tile.v) * 2 - columns_of_lists;
 }
 constexpr int kMaxDqStages = 8;
 constexpr int dq_value_stages(const Tile& tile) {
@@ -42,7 +50,8 @@ constexpr Tile dq_tile(const Tile& tile) {
           .k = tile.k,
           .stages = dq_key_stages(tile),
           .warpgroups = tile.dq_queries / 64,
-          .v = tile.v};
+          .v = tile.v,
+          .row_groups = tile.row_groups};
 }
 
 KernelFamily sm90_attention_backward_family();

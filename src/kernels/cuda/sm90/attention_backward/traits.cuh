@@ -41,6 +41,10 @@ struct Traits {
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   // Whether this kernel computes dQ and adds it to the sums, or another kernel computes it.
   static constexpr bool kSendsDq = kTile.dq_queries == 0;
+  // Each consumer, here and in the kernel of dQ, leaves out steps in which lists name nothing of
+  // its 64 rows.
+  static constexpr bool kOwnLists = kTile.row_groups > 1;
+  static_assert(!kOwnLists || !kSendsDq);
   static constexpr int kStages = kTile.stages;
   static constexpr int kConsumers = kTile.warpgroups, kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kBlocks = planning::blocks_of_step(kTile);
