@@ -54,6 +54,8 @@ struct Turn {
 /// A block of keys and columns of one head. Lanes read adjacent columns and write adjacent keys.
 __global__ void __launch_bounds__(kThreads) turn_values_kernel(Turn turn) {
   __shared__ alignas(16) std::uint8_t block[kKeys][kColumns + 4];
+  wait_for_grid_before();
+  let_next_grid_begin();
   const TurnedValues& to = turn.to;
   const int heads = static_cast<int>(to.heads);
   const int head = blockIdx.z % heads, sequence = blockIdx.z / heads;
@@ -140,7 +142,12 @@ void turn_values(const AttentionProblem& problem, const TurnedValues& to, cudaSt
   const dim3 grid(static_cast<unsigned>(to.keys / kKeys),
                   static_cast<unsigned>((to.columns + kColumns - 1) / kColumns),
                   static_cast<unsigned>(to.heads * to.sequences));
-  Kernel<turn_values_kernel>::launch({"turn_values_kernel", grid, kThreads, stream}, turn);
+  Kernel<turn_values_kernel>::launch({.name = "turn_values_kernel",
+                                      .grid = grid,
+                                      .threads = kThreads,
+                                      .stream = stream,
+                                      .overlapped = true},
+                                     turn);
 }
 
 }  // namespace tessera::cuda::sm90::attention

@@ -97,7 +97,7 @@ struct Producer {
       const int entries = tiles.walk.entries();
       mine = 0;
       if (entry < entries)
-        mine = few || entries > T::kThreads ? tiles.units(entry) : shared.units[entry];
+        mine = few || entries > T::kCounted ? tiles.units(entry) : shared.units[entry];
       through = entries > 1 ? sum_through(lane, mine) : mine;
     }
   };

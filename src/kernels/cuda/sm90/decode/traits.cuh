@@ -81,7 +81,8 @@ struct Traits {
   static constexpr int kWarps = kTeams * kRowWarps, kThreads = (kWarps + 1) * 32;
   static_assert(kWarps == planning::decode_warps(kTile) && kStages % kTeams == 0);
   static_assert(kTeams > 1, "results are merged through shared memory");
-  static constexpr int kTiles = 8;  // tile descriptors
+  static constexpr int kTiles = 8;       // tile descriptors
+  static constexpr int kCounted = 1024;  // entries whose units are kept
   /// Results are exchanged by chunks of columns: in each round, every team merges one chunk.
   static constexpr int kChunk = planning::kDecodeChunk, kChunks = kDimV / kChunk;
   static constexpr int kPerRound = kChunks < kTeams ? kChunks : kTeams;
@@ -111,7 +112,7 @@ struct Traits {
     Pieces pieces;
     std::int64_t all_units, first_units;  // first_units: before `first_entry`
     int first_entry;
-    std::int64_t units[kThreads];  // of each entry, if there are no more than threads
+    std::int64_t units[kCounted];  // of each entry, if there are no more
     bool merges;                   // this CTA finished last and merges the parts of a tile
   };
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
