@@ -89,6 +89,25 @@ TEST(GpuDecode, NarrowKeys) {
   });
 }
 
+/// Queries in e4m3 as well.
+TEST(GpuDecode, NarrowQueries) {
+  SKIP_UNLESS_HOPPER();
+  all_match(60, [](AttentionOptions& o) {
+    o.dtype = DType::e4m3;
+    o.paged = o.packed_q = o.positions = o.sinks = o.softcap = Presence::never;
+  });
+  all_match(120, [](AttentionOptions& o) {
+    o.dtype = DType::e4m3;
+    o.paged = Presence::always;
+    o.longest = 3 * o.page + 40;
+  });
+  all_match(80, [](AttentionOptions& o) {
+    o.dtype = DType::e4m3;
+    o.mask = o.blocks.by_keys = Presence::maybe;
+    o.longest = 700;
+  });
+}
+
 /// Every group of heads, with few and many rows per tile, folds that divide the tile and others.
 TEST(GpuDecode, GroupsAndQueries) {
   SKIP_UNLESS_HOPPER();

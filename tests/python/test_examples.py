@@ -101,8 +101,8 @@ def test_matrix_market_of_a_user(tmp_path):
                                   "transformers_model.py", "matrix_market.py", "serve_paged.py"])
 def test_on_a_gpu(torch_on_gpu, name, tmp_path):
     torch = torch_on_gpu
-    if name == "serve_paged.py" and torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("pages need compute capability 9.x")
+    if name == "serve_paged.py" and torch.cuda.get_device_capability()[0] < 8:
+        pytest.skip("pages need compute capability 8.0")
     needs = TRANSFORMERS if name == "transformers_model.py" else ()
     says(run(name, "--device", "cuda", needs=needs, cwd=tmp_path),
          re.escape(torch.cuda.get_device_name()))

@@ -61,13 +61,13 @@ TEST(SelectDecode, SequencesOfManyLengths) {
   }
 }
 
-TEST(SelectDecode, PrefillHasOtherRowsButOverSmallPages) {
+TEST(SelectDecode, PrefillHasOtherRows) {
   for (const std::int64_t length : {256, 1024, 16384}) {
     EXPECT_EQ(chosen(step(4, length, length, 32, 8, 0)).find("sm90_attention_"), 0u) << length;
     EXPECT_EQ(chosen(step(1, 1024, 32768, 32, 8, 0)).find("sm90_attention_"), 0u);
     EXPECT_EQ(chosen(step(4, length, length, 32, 8, 64)).find("sm90_attention_"), 0u) << length;
-    EXPECT_EQ(chosen(step(4, length, length, 32, 8, 16)).find("sm90_decode_"), 0u)
-        << "no other row reads pages of fewer than 64 keys";
+    EXPECT_EQ(chosen(step(4, length, length, 32, 8, 16)).find("sm80_attention_"), 0u)
+        << "rows of sm90_attention read no pages of fewer than 64 keys";
   }
 }
 
@@ -216,6 +216,23 @@ TEST(SelectDecode, KeysInE4m3AreHalfTheBytes) {
   EXPECT_NE(text.find("k and v: dtype e4m3 is not supported (supported: f16, bf16)"),
             std::string::npos)
       << text;
+}
+
+TEST(SelectDecode, QueriesInE4m3AreReadToo) {
+  AttentionProblem p = step(64, 1, 8192, 32, 8, 16);
+  for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::e4m3;
+  EXPECT_EQ(chosen(p), "sm90_decode_d128_q16_k64_s4_split4");
+  EXPECT_NE(to_text(on_h200(p)).find("e4m3 x e4m3 in f16, P in f16, sums in f32"),
+            std::string::npos);
+  // A list of keys for each column.
+  p = step(4, 1, 512, 32, 8, 0);
+  for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::e4m3;
+  p.v.strides = {512 * 8 * 128, 1, 512 * 128, 512};
+  const Explanation e = on_h200(p);
+  for (const Candidate& c : e.candidates) {
+    if (!c.kernel.starts_with("sm90_decode")) continue;
+    EXPECT_FALSE(c.reasons.empty()) << c.kernel;
+  }
 }
 
 TEST(SelectDecode, FactorsOfRowsOfPackedKeysAreRefused) {

@@ -274,7 +274,7 @@ TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
   ASSERT_NE(at, std::string::npos) << text;
   EXPECT_EQ(text.substr(text.find("rejected")),
             "rejected  sm90_decode     q, k and v: dtype f32 is not supported (supported: f16, "
-            "bf16)\n"
+            "bf16, e4m3)\n"
             "rejected  sm90_attention  q, k and v: dtype f32 is not supported (supported: f16, "
             "bf16)\n"
             "rejected  sm80_attention  q, k and v: dtype f32 is not supported (supported: f16, "

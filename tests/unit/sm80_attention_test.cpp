@@ -134,6 +134,24 @@ TEST(Sm80Attention, FewTilesSplitTheirKeys) {
   }
 }
 
+/// One query per sequence over pages, as decoding has; other sizes are refused with the reason.
+TEST(Sm80Attention, PagesOfTheseSizesAreRead) {
+  for (const char* name : kSinceAmpere) {
+    for (const std::int64_t page : {4, 8, 16, 32, 48, 64, 128, 96, 192}) {
+      AttentionProblem p = problem_of({.heads = 32, .kv_heads = 8});
+      p.q = p.out = shaped({2, 1, 32, 128});
+      p.k = p.v = shaped({40, page, 8, 128});
+      p.page_table = shaped({2, 20}, DType::i32), p.kv_end = shaped({2}, DType::i32);
+      const Explanation e = select(p, device_preset(name), on_sm80());
+      EXPECT_EQ(e.supported, page == 8 || page == 16 || page == 32 || page % 64 == 0)
+          << name << " " << page;
+      if (!e.supported)
+        EXPECT_NE(to_text(e).find("pages of 8, 16 or 32 keys, or of a multiple of 64"),
+                  std::string::npos);
+    }
+  }
+}
+
 TEST(Sm80Attention, AForcedBackendIsNamedInReasons) {
   const Explanation e = select(problem_of({}), device_preset("h100"), on_sm80());
   EXPECT_EQ(e.plan.backend, Backend::sm80);

@@ -52,8 +52,8 @@ def admit(name: str) -> None:
 
 
 def _reads_pages() -> bool:
-    """Attention over pages runs on the CPU and on Hopper."""
-    return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
+    """Attention over pages runs on the CPU and on GPUs since Ampere."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 8
 
 
 def packed_attention(query: Tensor, key: Tensor, value: Tensor, *, cu_seq_lens_q: Tensor,

@@ -36,6 +36,14 @@ void refuse_heads(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
                          kMaxLength - 1);
 }
 
+void refuse_pages(const AttentionShape& s, Reasons& reasons) {
+  if (s.kv_layout != KvLayout::paged) return;
+  constexpr std::int64_t kSmallest = 8;
+  if (s.page % kKeyPiece != 0 && (s.page < kSmallest || kKeyPiece % s.page != 0))
+    reasons.layout("page_table", "pages of 8, 16 or 32 keys, or of a multiple of 64");
+  reasons.unless_at_most("pages", s.pages, INT32_MAX);
+}
+
 bool refuse_composed(double bytes, Reasons& reasons) {
   constexpr double kMaxBytes = 8.0 * (1 << 30);
   if (bytes <= kMaxBytes) return false;

@@ -14,6 +14,9 @@ void refuse_heads(const AttentionShape& s, const Tile& tile, Reasons& reasons);
 /// Refuses composed lists, or what is made from them, of more than 8 GiB. Returns whether it did.
 bool refuse_composed(double bytes, Reasons& reasons);
 
+/// Of families that read pages of fewer than 64 keys as well.
+void refuse_pages(const AttentionShape& s, Reasons& reasons);
+
 /// Adds the reasons that depend on a layout and hold for all forward families: numbers of tiles,
 /// lengths of lists, composed lists.
 void refuse_tiles(const AttentionShape& s, const AttentionLayout& layout, Reasons& reasons);

@@ -47,6 +47,34 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const Source& source
   }
 }
 
+/// Starts this thread's copies of the keys (or values) of a piece in pages.
+template <class T, class Rows>
+__device__ __forceinline__ void copy_paged_piece(std::uint32_t to, const Source& source,
+                                                 const TileDescriptor& tile, const PagedKeys& keys,
+                                                 int rows_of_page, std::uint64_t kept) {
+  using Element = typename T::Element;
+  using Share = CopyShare<Rows, T::kThreads>;
+  const Share mine = Share::of(thread_of_block());
+  const Element* const head = static_cast<const Element*>(source.data) +
+                              tile.kv_head * source.head + mine.chunk * Rows::kChunkColumns;
+  to += Rows::offset(mine.row, mine.chunk);
+#pragma unroll 1
+  for (int down = 0; down < T::kN; down += Share::kDown) {
+    const int row = mine.row + down;
+    const bool keeps = (kept >> row & 1) != 0;
+    const Element* const from =
+        keeps ? head + keys.page[row / PagedKeys::kKeys] * source.batch +
+                    std::int64_t{keys.row + (row & (rows_of_page - 1))} * source.row
+              : static_cast<const Element*>(source.data);
+#pragma unroll
+    for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
+      const bool exists = (across + mine.chunk) * Rows::kChunkColumns < source.dim;
+      copy_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
+                 from + across * Rows::kChunkColumns, keeps && exists);
+    }
+  }
+}
+
 /// Starts this thread's copies of the keys (or values) of a piece.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,

@@ -33,7 +33,7 @@ class ThreadBlock {
     Schedule<T>& schedule = shared_.schedule;
     if (warp == 0) {
       schedule.start(lane);
-      schedule.fill(args_.walk, 0, 0, lane);
+      schedule.fill(args_, 0, 0, lane);
     } else if (warp == T::kWarps - 1 && args_.walk.packed_q) {
       clear_rest(args_.result, args_.walk, lane);
     }
@@ -74,7 +74,7 @@ class ThreadBlock {
         if (q_copied) copy_queries<T>(queries(), args_, schedule.tile(next_tile));
       }
       ++steps_of_tile;
-      if (warp == 0) schedule.fill(args_.walk, step, tile, lane);
+      if (warp == 0) schedule.fill(args_, step, tile, lane);
       compute(step, tile, next, next_tile);
       if (next == Mark::inside) continue;
       rows_.finish(schedule.tile(tile));
@@ -89,7 +89,7 @@ class ThreadBlock {
     const bool needed = rows_.needs(descriptor.key[0]);
     if (needed) {
       rows_.multiply_qk(queries(), keys(step));
-      rows_.compute_p(descriptor, shared_.schedule.tile(tile));
+      rows_.compute_p(descriptor, shared_.schedule.tile(tile), shared_.schedule.kept(step));
     }
     if constexpr (T::kStages == 1) {
       wait_for_copies();
@@ -109,6 +109,10 @@ class ThreadBlock {
   __device__ __forceinline__ void copy(std::uint32_t to, const Source& from, unsigned step,
                                        unsigned tile) {
     const Schedule<T>& schedule = shared_.schedule;
+    if constexpr (T::kReadsPages)
+      if (args_.pages.table)
+        return copy_paged_piece<T, Rows>(to, from, schedule.tile(tile), schedule.paged_keys(step),
+                                         args_.rows_of_piece, schedule.kept(step));
     copy_piece<T, Rows>(to, from, schedule.tile(tile), schedule.step(step).key[0],
                         schedule.kept(step));
   }
@@ -133,7 +137,8 @@ template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
     attention_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(128) unsigned char raw[];
-  static_assert(sizeof(Shared<T>) <= planning::attention_shared_bytes(T::kOfRow));
+  // What only pages need is at the end.
+  static_assert(sizeof(Shared<T>) <= planning::attention_shared_bytes(T::kOfRow, T::kReadsPages));
   ThreadBlock<T>(args, *reinterpret_cast<Shared<T>*>(raw)).run();
 }
 

@@ -44,9 +44,10 @@ struct Attention {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                      Reasons& reasons) {
-    if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
+    refuse_pages(s, reasons);
     refuse_attention(s, row, reasons);
-    reasons.unless_at_most("bytes of shared memory", attention_shared_bytes(row.tile),
+    const bool paged = s.kv_layout == KvLayout::paged;
+    reasons.unless_at_most("bytes of shared memory", attention_shared_bytes(row.tile, paged),
                            device.shared_bytes_per_block);
   }
 

@@ -15,15 +15,17 @@ namespace tessera::planning {
 constexpr int attention_warps(const Tile& tile) { return tile.warpgroups * 4; }
 constexpr int attention_warp_rows(const Tile& tile) { return tile.m / attention_warps(tile); }
 
-/// Shared memory for work descriptors, beside Q and the stages of K and V.
-inline constexpr int kAttentionScheduleBytes = 1024;
+/// Shared memory for work descriptors, beside Q and the stages of K and V, and with pages for where
+/// their keys are.
+inline constexpr int kAttentionScheduleBytes = 1024, kPagedKeysBytes = 640;
 
 /// Shared memory that the driver reserves per thread block.
 inline constexpr int kReservedBytes = 1024;
 
 /// Shared memory of a thread block: 16-bit elements.
-constexpr int attention_shared_bytes(const Tile& tile) {
-  return 2 * (tile.m * tile.k + tile.stages * tile.n * (tile.k + tile.v)) + kAttentionScheduleBytes;
+constexpr int attention_shared_bytes(const Tile& tile, bool paged = false) {
+  return 2 * (tile.m * tile.k + tile.stages * tile.n * (tile.k + tile.v)) +
+         kAttentionScheduleBytes + (paged ? kPagedKeysBytes : 0);
 }
 
 /// Registers that a thread needs for accumulators: scores and O.

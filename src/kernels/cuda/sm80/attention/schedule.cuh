@@ -26,10 +26,11 @@ class Schedule {
 
   /// The first warp calls this in step `step`, which belongs to tile `tile`, after the barrier at
   /// which all warps have left the step before. Writes descriptors up to step + kAhead.
-  __device__ void fill(const Walk& walk, unsigned step, unsigned tile, int lane) {
+  __device__ void fill(const Arguments& args, unsigned step, unsigned tile, int lane) {
+    const Walk& walk = args.walk;
     while (!ended_ && cursor_.steps <= step + kAhead) {
       if (begun_ && next_piece_ < pieces_.count) {
-        look_up(walk, lane);
+        look_up(args, lane);
       } else if (begun_ && steps_of_tile_ == 0) {
         if (lane == 0) place(Piece{}, 0, 0);
         advance(1, lane);
@@ -48,6 +49,9 @@ class Schedule {
   /// The keys of a step that some query of the tile sees, as a bitmask.
   __device__ __forceinline__ std::uint64_t kept(unsigned step) const {
     return kept_[step % kSteps];
+  }
+  __device__ __forceinline__ const PagedKeys& paged_keys(unsigned step) const {
+    return paged_.keys[step % kSteps];
   }
   __device__ __forceinline__ const TileDescriptor& tile(unsigned number) const {
     return tiles_[number % kTiles];
@@ -72,18 +76,44 @@ class Schedule {
     __syncwarp();
   }
 
-  __device__ void look_up(const Walk& walk, int lane) {
+  __device__ void look_up(const Arguments& args, int lane) {
+    const Walk& walk = args.walk;
     const TileDescriptor& descriptor = tile(cursor_.tiles - 1);
     Piece piece;
     if (lane < kLookups) piece = pieces_.at(walk, next_piece_ + lane);
     const unsigned found = __ballot_sync(kAllLanes, piece.visited);
     if (piece.visited) {
       const int index = __popc(found & planning::lanes_below(lane));
-      place(piece, index, pieces_.kept(walk, descriptor, piece));
+      std::uint64_t kept = pieces_.kept(walk, descriptor, piece);
+      if constexpr (T::kReadsPages)
+        if (args.pages.table) kept &= find_pages(args, descriptor.batch, piece, index);
+      place(piece, index, kept);
     }
     __syncwarp();
     if (lane == 0) next_piece_ += kLookups;
     advance(__popc(found), lane);
+  }
+
+  /// Notes the pages of a piece. Returns its keys whose pages exist; if some do not, the piece is
+  /// masked.
+  __device__ std::uint64_t find_pages(const Arguments& args, int batch, Piece& piece, int index) {
+    constexpr int kEach = PagedKeys::kKeys;
+    const planning::PageView& pages = args.pages;
+    PagedKeys& keys = paged_.keys[(cursor_.steps + index) % kSteps];
+    const auto size = static_cast<int>(pages.page_size);
+    const int first = piece.key / size;
+    const std::int32_t* const table = pages.table + batch * pages.batch_stride;
+    keys.row = size < planning::kKeyPiece ? 0 : piece.key - first * size;
+    std::uint64_t present = 0;
+    for (int i = 0; i < planning::kKeyPiece / kEach; ++i) {
+      const int at = first + (keys.row + i * kEach) / size;
+      const std::int32_t page = at < pages.max_pages ? table[at * pages.entry_stride] : -1;
+      const bool exists = page >= 0 && page < pages.pages;
+      keys.page[i] = exists ? page : 0;
+      if (exists) present |= std::uint64_t{0xFF} << i * kEach;
+    }
+    if (present != kAllKeys) piece.masked = kAllRowGroups;
+    return present;
   }
 
   /// Writes the descriptor of the step `index` steps after the last one.
@@ -102,6 +132,11 @@ class Schedule {
     __syncwarp();
   }
 
+  struct Paged {
+    PagedKeys keys[kSteps];
+  };
+  struct NotPaged {};
+
   Step steps_[kSteps];
   std::uint64_t kept_[kSteps];
   typename T::Pieces pieces_;
@@ -109,6 +144,7 @@ class Schedule {
   TileCursor cursor_;
   int next_piece_, steps_of_tile_;
   bool begun_, ended_;
+  [[no_unique_address]] std::conditional_t<T::kReadsPages, Paged, NotPaged> paged_;
   Mark marks_[kSteps];
 };
 

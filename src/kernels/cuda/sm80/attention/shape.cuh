@@ -11,6 +11,7 @@
 #include "src/kernels/cuda/common/precision.cuh"
 #include "src/kernels/cuda/sm80/attention/plan.hpp"
 #include "src/kernels/cuda/sm80/attention/swizzle.hpp"
+#include "src/walk/list_walk.hpp"
 
 // The sizes of a kernel row, and the kernel's parameters.
 namespace tessera::cuda::sm80::attention {
@@ -18,7 +19,7 @@ namespace tessera::cuda::sm80::attention {
 using namespace cuda::attention;  // parts shared by all architectures
 
 /// Each kernel row is compiled as two kernels per type: plain, and with a score transform before
-/// the softmax (softcap, scales of zero or less).
+/// the softmax (softcap, scales of zero or less), which serves pages too.
 enum class Instance { plain, transformed };
 
 template <planning::Tile kTile, class ElementType, Instance kInstance>
@@ -27,6 +28,7 @@ struct Traits {
   using Precision = cuda::Precision<Element>;
   static constexpr planning::Tile kOfRow = kTile;
   static constexpr bool kTransformsScores = kInstance == Instance::transformed;
+  static constexpr bool kReadsPages = kTransformsScores;
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   static constexpr int kStages = kTile.stages;
   static constexpr int kWarps = planning::attention_warps(kTile), kThreads = kWarps * kLanes;
@@ -69,9 +71,16 @@ inline Source source_of(const Tensor& t) {
           static_cast<std::int32_t>(t.size(row + 2))};
 }
 
+/// Where the keys of a step lie: the page of each eight of them, and the first one's row in its
+/// page.
+struct PagedKeys {
+  static constexpr int kKeys = 8;
+  std::int32_t page[planning::kKeyPiece / kKeys], row;
+};
+
 /// The kernel's parameters.
 struct Arguments {
-  Source q, k, v;
+  Source q, k, v;  // with pages, a batch of k and v is a page
   Walk walk;
   Result result;
   Exponents exponents;
@@ -80,6 +89,8 @@ struct Arguments {
   ElementMasks masks;
   void* partials;               // partial results of split tiles
   std::uint64_t* merge_counts;  // finished parts of each split tile
+  planning::PageView pages;     // without a table: contiguous keys
+  std::int32_t rows_of_piece;   // adjacent keys of a step, of one page: a power of two up to 64
 };
 
 }  // namespace tessera::cuda::sm80::attention

@@ -73,8 +73,9 @@ class WarpRows {
 
   /// Transforms and masks the scores and turns them into P, rounded. The accumulators of QK have
   /// the layout of the left operand of PV.
+  /// With pages, keys that are not `kept` are hidden: their pages may not exist.
   __device__ __forceinline__ void compute_p(const typename T::Step& step,
-                                            const TileDescriptor& tile) {
+                                            const TileDescriptor& tile, std::uint64_t kept) {
     // The ceiling exists only with a score transform: without one, scores are not bounded.
     const Exponents exponents{args_.exponents.scale,
                               T::kTransformsScores ? args_.exponents.ceiling : INFINITY};
@@ -82,9 +83,15 @@ class WarpRows {
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block) {
       if constexpr (T::kTransformsScores) transform_scores(score_[block], args_.transform);
-      if (masked)
+      if (masked) {
+        const int column = lane() % 4 * 2;
+        std::uint64_t present = kAllKeys;
+        if constexpr (T::kReadsPages)
+          if (args_.pages.table) present = kept >> column;
         mask_scores<0>(score_[block], step, tile, args_.walk, args_.masks,
-                       first_row(block) + lane() / 4, lane() % 4 * 2);
+                       first_row(block) + lane() / 4, column, -INFINITY,
+                       [&](std::uint64_t bits) { return bits & present; });
+      }
       softmax_[block].update_by_max(score_[block], exponents, [&](const float(&factor)[2]) {
 #pragma unroll
         for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[block][i] *= factor[i / 2 % 2];

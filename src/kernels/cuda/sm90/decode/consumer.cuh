@@ -62,29 +62,66 @@ struct Consumer {
     if (place.lane == 0) tile::arrive(barrier);
   }
 
+  /// One of a lane's two rows of the tile, eight apart, and where it is in Q, in elements.
+  struct QueryRow {
+    int head, query;  // of all rows of packed sequences
+    bool exists;
+    std::int64_t at;
+  };
+  __device__ QueryRow query_row(const TileDescriptor& tile, int half) const {
+    const int row = place.row_warp * 16 + half * 8 + place.lane / 4;
+    const int within = args.walk.pack.quotient(row);
+    QueryRow found;
+    found.head = tile.head + row - within * args.walk.pack.divisor;
+    const int query = tile.first_query + within;
+    found.exists = row < args.walk.rows() && query < tile.q_length;
+    found.query = tile.q_begin + query;
+    found.at = tile.batch * args.q.batch + found.query * args.q.row + found.head * args.q.head;
+    return found;
+  }
+
+  /// The same of queries in e4m3, which f16 holds exactly; scores are multiplied by their factors.
+  __device__ void load_narrow_queries(const TileDescriptor& tile) {
+    const QueryRow rows[2] = {query_row(tile, 0), query_row(tile, 1)};
+    if (place.team == 0 && place.lane % 4 == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        shared.row_factors[place.row_warp][half * 8 + place.lane / 4] =
+            rows[half].exists ? args.q_factors.of(tile.batch, rows[half].head, rows[half].query)
+                              : 1.0f;
+    }
+#pragma unroll 1
+    for (int mma = place.team; mma < T::kDim / 16; mma += T::kTeams) {
+      std::uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = mma * 16 + column_of_operand<T::kNarrow>(i / 2, place.lane);
+        word[i] = 0;
+        if (rows[i % 2].exists && column < args.q.dim)
+          word[i] = Narrow::low_as_f16(__ldg(reinterpret_cast<const std::uint16_t*>(
+              static_cast<const char*>(args.q.data) + rows[i % 2].at + column)));
+      }
+      shared.q[place.row_warp][mma][place.lane] = {word[0], word[1], word[2], word[3]};
+    }
+  }
+
   /// Loads the A operands of the row warp's 16 rows into shared memory; each team loads some. Rows
   /// and columns that do not exist are zeros.
   __device__ void load_queries(const TileDescriptor& tile) {
+    if constexpr (T::kScalesQueries)
+      if (args.narrow_queries) return load_narrow_queries(tile);
+    const QueryRow rows[2] = {query_row(tile, 0), query_row(tile, 1)};
     const char* row_at[2];
-    bool exists[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = place.row_warp * 16 + half * 8 + place.lane / 4;
-      const int within = args.walk.pack.quotient(row);
-      const int head = tile.head + row - within * args.walk.pack.divisor;
-      const int query = tile.first_query + within;
-      exists[half] = row < args.walk.rows() && query < tile.q_length;
+    for (int half = 0; half < 2; ++half)
       row_at[half] =
-          static_cast<const char*>(args.q.data) +
-          (tile.batch * args.q.batch + (tile.q_begin + query) * args.q.row + head * args.q.head) *
-              static_cast<int>(sizeof(Element));
-    }
+          static_cast<const char*>(args.q.data) + rows[half].at * static_cast<int>(sizeof(Element));
     const auto load = [&](int mma, std::uint32_t(&word)[4]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = mma * 16 + column_of_operand<T::kNarrow>(i / 2, place.lane);
         word[i] = 0;
-        if (exists[i % 2] && column < args.q.dim)
+        if (rows[i % 2].exists && column < args.q.dim)
           word[i] = __ldg(
               reinterpret_cast<const std::uint32_t*>(row_at[i % 2] + column * sizeof(Element)));
       }

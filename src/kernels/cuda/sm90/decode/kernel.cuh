@@ -34,7 +34,7 @@ __device__ __forceinline__ void prefetch_l2(const void* at) {
 /// one after the other, and under load each read from memory takes as long as several pieces.
 template <class T>
 __device__ __noinline__ void prefetch_lists(const Arguments& args, int strand, int entry) {
-  constexpr int kMostLines = 32;
+  constexpr int kMaxLines = 32;
   const planning::DecodeWalk& walk = args.walk;
   const int batch = walk.sets.quotient(entry);
   TileDescriptor tile{};
@@ -44,14 +44,14 @@ __device__ __noinline__ void prefetch_lists(const Arguments& args, int strand, i
     const planning::ListRow row =
         list->row(batch, tile.head / mask.group, tile.first_query / mask.block_q);
     const int per_line = row.indices.wide ? 16 : 32;
-    const std::int64_t entries = min(row.size, std::int64_t{kMostLines} * per_line);
+    const std::int64_t entries = min(row.size, std::int64_t{kMaxLines} * per_line);
     for (std::int64_t i = 0; i < entries; i += per_line) {
       const std::int64_t at = row.base + i * row.stride;
       row.indices.wide ? prefetch_l2(row.indices.wide + at) : prefetch_l2(row.indices.narrow + at);
     }
   }
   if (!args.pages.table) return;
-  const std::int64_t pages = min(args.pages.max_pages, std::int64_t{kMostLines} * 32);
+  const std::int64_t pages = min(args.pages.max_pages, std::int64_t{kMaxLines} * 32);
   for (std::int64_t page = 0; page < pages; page += 32)
     prefetch_l2(args.pages.table + batch * args.pages.batch_stride +
                 page * args.pages.entry_stride);

@@ -64,6 +64,8 @@ void launch_typed(const Call& call) {
   const tile::HeadsMap q = tile::heads_of(problem.q);
   args.q = {q.data, q.batch_stride, q.row_stride, q.head_stride, static_cast<int>(shape.dim)};
   add_keys<T>(args, problem, shape, layout);
+  args.narrow_queries = shape.dtype == DType::e4m3;
+  args.q_factors = factors_of(problem.q_scale, problem.q);
   args.k_factors = factors_of(problem.k_scale, problem.k);
   args.v_factors = factors_of(problem.v_scale, problem.v);
   args.transforms_scores = shape.transforms_scores;
@@ -84,7 +86,9 @@ void launch_typed(const Call& call) {
 template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
   const auto& shape = std::get<planning::AttentionShape>(call.shape);
-  with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
+  if (shape.dtype == DType::e4m3)
+    return launch_typed<Traits<kTile, __nv_bfloat16, __nv_fp8_e4m3>>(call);
+  with_multiplied<kDtypes & ~core::dtypes({DType::e4m3})>(shape.dtype, [&]<class Element>() {
     if (shape.narrow_kv == DType::none)
       launch_typed<Traits<kTile, Element, Element>>(call);
     else

@@ -96,13 +96,11 @@ struct Decode {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     refuse_heads(s, row.tile, reasons);
-    if (s.kv_layout == KvLayout::paged && s.page % kKeyPiece != 0 &&
-        (kKeyPiece % s.page != 0 || s.page < kKeyPiece / kMaxBoxes))
-      reasons.layout("page_table", "pages of 8, 16 or 32 keys, or of a multiple of 64");
-    reasons.unless_at_most("pages", s.pages, INT32_MAX);
+    refuse_pages(s, reasons);
     // A packed sequence begins anywhere in the rows that share a factor.
     if (s.kv_layout == KvLayout::packed && s.kv_scales_by_rows)
       reasons.unsupported("factors for 64 or 128 rows of packed keys");
+    if (s.v_by_keys) reasons.layout("v", "contiguous rows, got contiguous keys");
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
@@ -157,7 +155,8 @@ struct Decode {
   }
 
   static std::string describe(const Shape& s, const Layout& at) {
-    std::string text = describe_layout(at.tiles);
+    std::string text = s.dtype == DType::e4m3 ? "; e4m3 x e4m3 in f16, P in f16, sums in f32" : "";
+    text += describe_layout(at.tiles);
     if (at.part_pieces > 0)
       text += ", keys split into at most " + std::to_string(at.max_parts) + " parts of at least " +
               std::to_string(at.part_pieces * kKeyPiece);

@@ -7,7 +7,7 @@ namespace tessera::planning {
 
 // Attention with few queries per sequence, or over pages, on Hopper. Times are estimates: the
 // arithmetic of one piece by all of a CTA's warps, where memory is no limit.
-inline constexpr unsigned kDecodeDtypes = core::dtypes({DType::f16, DType::bf16});
+inline constexpr unsigned kDecodeDtypes = core::dtypes({DType::f16, DType::bf16, DType::e4m3});
 inline constexpr unsigned kDecodeNarrowKeys = core::dtypes({DType::e4m3});  // in twice the stages
 inline constexpr KernelRow kSm90DecodeRows[] = {
     {.name = "sm90_decode_d64_q16_k64_s8_split4",

@@ -59,11 +59,13 @@ struct Arguments {
   void* partials;               // partial results of split tiles
   std::uint64_t* merge_counts;  // finished parts of tiles, at KvShare::tile
   Factors k_factors, v_factors;
+  Factors q_factors;    // of queries in e4m3
+  bool narrow_queries;  // which the kernel for bf16 queries reads
 };
 
-/// `ElementType`: of Q. Keys and values have that type, or e4m3, which becomes f16 before it is
-/// multiplied: exactly, and so does Q, times a power of two per row (bf16 elements below 2^-28 of
-/// the largest of their row lose bits).
+/// `ElementType`: of Q, or bf16 where Q is e4m3 too. Keys and values have that type, or e4m3, which
+/// becomes f16 before it is multiplied: exactly, and so does Q, times a power of two per row (bf16
+/// elements below 2^-28 of the largest of their row lose bits).
 template <planning::Tile kOfRow, class ElementType, class KeyType>
 struct Traits {
   using Element = ElementType;
