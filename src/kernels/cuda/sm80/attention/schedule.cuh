@@ -144,8 +144,9 @@ class Schedule {
   TileCursor cursor_;
   int next_piece_, steps_of_tile_;
   bool begun_, ended_;
-  [[no_unique_address]] std::conditional_t<T::kReadsPages, Paged, NotPaged> paged_;
   Mark marks_[kSteps];
+  // The last member: without pages, launches leave out its memory.
+  [[no_unique_address]] std::conditional_t<T::kReadsPages, Paged, NotPaged> paged_;
 };
 
 }  // namespace tessera::cuda::sm80::attention
