@@ -9,8 +9,8 @@
 #include "src/kernels/cuda/attention/scores.cuh"
 #include "src/kernels/cuda/attention/work.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
+#include "src/kernels/cuda/common/swizzle.hpp"
 #include "src/kernels/cuda/sm80/attention/plan.hpp"
-#include "src/kernels/cuda/sm80/attention/swizzle.hpp"
 #include "src/walk/list_walk.hpp"
 
 // The sizes of a kernel row, and the kernel's parameters.
