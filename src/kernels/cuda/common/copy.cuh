@@ -20,6 +20,17 @@ __device__ __forceinline__ void copy_bytes(std::uint32_t to, const void* from, i
 __device__ __forceinline__ void copy_chunk(std::uint32_t to, const void* from, bool keeps) {
   copy_bytes(to, from, keeps ? 16 : 0);
 }
+/// The same in fewer instructions than copy_chunk, whose number of bytes is a register.
+__device__ __forceinline__ void copy_or_clear(std::uint32_t to, const void* from, bool keeps) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ignores;\n"
+      "setp.eq.u32 ignores, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignores;\n"
+      "}\n" ::"r"(to),
+      "l"(from), "r"(static_cast<unsigned>(keeps))
+      : "memory");
+}
 
 /// Ends a group of this thread's copies, which may be empty.
 __device__ __forceinline__ void commit_copies() {

@@ -22,6 +22,8 @@ class StepLoader {
         lists_(args, thread / kLanes, thread % kLanes),
         dense_share_(T::DenseShare::of(thread)),
         piece_share_(T::PieceShare::of(thread)),
+        dense_to_(dense_share_.offset()),
+        pieces_to_(T::Dense::Rows::kBytes + piece_share_.offset()),
         lane_(thread % kLanes),
         index_(static_cast<int>(blockIdx.x)) {
     const Walk& walk = args.walk;
@@ -85,16 +87,21 @@ class StepLoader {
     if (!copies_) return;
     constexpr int kTogether = T::kDenseCopies / T::kParts;
 #pragma unroll
-    for (int i = part * kTogether; i < (part + 1) * kTogether; ++i)
-      copy_bytes(stage + dense_share_.offset() + i * T::DenseShare::kBytesDown,
-                 dense_ + i * (T::DenseShare::kDown * down_bytes()),
-                 i * T::DenseShare::kDown < left_ ? bytes_ : 0);
+    for (int i = part * kTogether; i < (part + 1) * kTogether; ++i) {
+      const std::uint32_t to = stage + dense_to_ + i * T::DenseShare::kBytesDown;
+      const char* const from = dense_ + i * (T::DenseShare::kDown * down_bytes());
+      const bool exists = i * T::DenseShare::kDown < left_;
+      if constexpr (T::kDenseDeep) {
+        copy_or_clear(to, from, exists);
+      } else {
+        copy_bytes(to, from, exists ? bytes_ : 0);
+      }
+    }
     if (word_[part] == T::Window::kAbsent) return;
     std::uint32_t from = word_[part];
     if constexpr (!T::kBlocksDeep)
       from += (part & ((kUnits >> args_.walk.slice_shift) - 1)) * args_.walk.round_step;
-    copy_bytes(stage + T::Dense::Rows::kBytes + piece_share_.offset() +
-                   part * T::PieceShare::kBytesDown,
+    copy_bytes(stage + pieces_to_ + part * T::PieceShare::kBytesDown,
                blocks_ + std::uint64_t{from} * 16, 16);
   }
   __device__ __forceinline__ void copy(std::uint32_t stage) const {
@@ -125,7 +132,6 @@ class StepLoader {
     dense_ = tile_ + depth * args_.depth_bytes;
     if constexpr (T::kDenseDeep) {
       left_ = depth + dense_share_.chunk * 8 < args_.depth ? columns_ : 0;
-      bytes_ = 16;
     } else {
       left_ = args_.depth - depth - dense_share_.row;
       bytes_ = max(min(columns_, 8), 0) * 2;
@@ -137,6 +143,7 @@ class StepLoader {
   ListReader<T> lists_;
   typename T::DenseShare dense_share_;
   typename T::PieceShare piece_share_;
+  std::uint32_t dense_to_, pieces_to_;  // this thread's first chunk of each in a stage
   int lane_;
 
   // The stream of steps.
@@ -150,7 +157,7 @@ class StepLoader {
   // This thread's copies of the step.
   bool copies_ = false;
   const char* dense_ = nullptr;
-  int left_ = 0, bytes_ = 0;      // rows of the dense side that exist, and bytes of each chunk
+  int left_ = 0, bytes_ = 0;      // rows of the dense side that exist; bytes of each chunk
   std::uint32_t word_[T::kPieceCopies] = {};
   std::uint32_t mask_word_ = T::Window::kAbsent;  // lane 4 * q + u: of quarter q and unit u
 };
