@@ -9,8 +9,8 @@
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 
-// Products of one sparse and one dense side, by each row of sm90_bsr, of sm80_product and, where the
-// sparse side is walked as it is stored, of sm80_bsr, whatever the cost model would choose.
+// Products of one sparse and one dense side, by each row of sm90_bsr, of sm80_product and, where
+// the sparse side is walked as it is stored, of sm80_bsr, whatever the cost model would choose.
 namespace tessera {
 namespace {
 

@@ -28,7 +28,7 @@ std::vector<int> rows_that_fit() {
   return rows;
 }
 
-#define SKIP_WITHOUT_ROWS()                                    \
+#define SKIP_WITHOUT_ROWS()                                                                   \
   if (device_facts({DeviceKind::cuda, 0}).compute_capability < 80 || rows_that_fit().empty()) \
   GTEST_SKIP() << "needs compute capability 8.0 and 99 KiB of shared memory"
 
@@ -80,9 +80,9 @@ MatmulProblem problem_of(Products& p, const BsrMatrix& sparse, std::int64_t leng
 
 TEST(GpuSm80Product, EdgesOfColumnsInEveryOrder) {
   SKIP_WITHOUT_ROWS();
-  const Case cases[] = {{16, 16, 19, 21}, {16, 48, 11, 5},  {32, 64, 7, 6},
-                        {96, 32, 4, 9},   {64, 64, 5, 7},   {128, 128, 3, 4},
-                        {128, 64, 2, 5},  {192, 64, 2, 3},  {48, 128, 6, 3}};
+  const Case cases[] = {{16, 16, 19, 21}, {16, 48, 11, 5}, {32, 64, 7, 6},
+                        {96, 32, 4, 9},   {64, 64, 5, 7},  {128, 128, 3, 4},
+                        {128, 64, 2, 5},  {192, 64, 2, 3}, {48, 128, 6, 3}};
   int kind = 0;
   for (const Case& c : cases)
     for (std::int64_t length : {1, 7, 8, 31, 33, 255, 256, 257})
@@ -117,10 +117,9 @@ TEST(GpuSm80Product, LongListsAndManyTiles) {
                                c.block_cols, c.block_rows, DType::i32)
                        : p.bsr(DType::bf16, random_pattern(c.rows, c.cols, p.random(), density),
                                c.block_rows, c.block_cols, DType::i32);
-        expect_right_by_each_row(p,
-                                 problem_of(p, sparse, 40, false, transposed, false, false,
-                                            DType::bf16, DType::f32),
-                                 "long lists, density " + std::to_string(density));
+        expect_right_by_each_row(
+            p, problem_of(p, sparse, 40, false, transposed, false, false, DType::bf16, DType::f32),
+            "long lists, density " + std::to_string(density));
       }
   Products p(8, 24);
   const BsrMatrix sparse =
@@ -149,10 +148,9 @@ TEST(GpuSm80Product, NaNOppositeAbsentBlocks) {
         }
         pattern.offsets.push_back(pattern.stored());
       }
-      const BsrMatrix sparse =
-          p.bsr(DType::bf16, pattern, c.block_rows, c.block_cols, DType::i32);
-      const MatmulProblem problem = problem_of(p, sparse, 72, false, false, dense_transposed, false,
-                                               DType::bf16, DType::f32);
+      const BsrMatrix sparse = p.bsr(DType::bf16, pattern, c.block_rows, c.block_cols, DType::i32);
+      const MatmulProblem problem =
+          problem_of(p, sparse, 72, false, false, dense_transposed, false, DType::bf16, DType::f32);
       const Tensor& dense = problem.b.dense;
       for (std::int64_t d = c.block_cols; d < 2 * c.block_cols; ++d)
         for (std::int64_t col = 0; col < 72; ++col)
@@ -160,8 +158,8 @@ TEST(GpuSm80Product, NaNOppositeAbsentBlocks) {
                            dense_transposed ? col * dense.stride(0) + d : d * dense.stride(0) + col,
                            std::numeric_limits<float>::quiet_NaN());
       for (int row : rows_that_fit()) {
-        std::vector<std::byte> copy = p.run(
-            problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
+        std::vector<std::byte> copy =
+            p.run(problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
         const Tensor out = p.twin().inside(problem.out, copy);
         for (std::int64_t i = 0; i < out.size(0); ++i)
           for (std::int64_t j = 0; j < out.size(1); ++j) {
@@ -182,9 +180,8 @@ TEST(GpuSm80Product, EveryEpilogueInBothOrders) {
       const BsrMatrix sparse =
           p.bsr(DType::bf16, random_pattern(9, 6, p.random(), 0.4), 48, 32, DType::i32);
       const DType out = kind % 3 == 0 ? DType::f32 : kind % 3 == 1 ? DType::bf16 : DType::f16;
-      MatmulProblem problem =
-          problem_of(p, sparse, kind % 2 ? 264 : 261, right, false, right, kind % 4 >= 2,
-                     DType::bf16, out);
+      MatmulProblem problem = problem_of(p, sparse, kind % 2 ? 264 : 261, right, false, right,
+                                         kind % 4 >= 2, DType::bf16, out);
       const std::int64_t m = problem.out.size(0), n = problem.out.size(1);
       Epilogue& e = problem.epilogue;
       e.activation = static_cast<Activation>(kind % 5);
@@ -220,8 +217,8 @@ TEST(GpuSm80Product, SameBitsEveryTimeAlsoWithDuplicates) {
           problem_of(p, sparse, 520, false, false, false, false, DType::bf16, DType::bf16);
       std::string bytes;
       for (int row : rows_that_fit())
-        bytes += Products::text_of(p.run(
-            problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); }));
+        bytes += Products::text_of(
+            p.run(problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); }));
       if (run == 0) first = bytes;
       EXPECT_EQ(bytes, first);
     }

@@ -1,5 +1,5 @@
-// Block-sparse products by sm80_product: the index arithmetic of its operands in shared memory, with
-// ldmatrix and mma.sync emulated as PTX defines them; which devices plan which row, when it is
+// Block-sparse products by sm80_product: the index arithmetic of its operands in shared memory,
+// with ldmatrix and mma.sync emulated as PTX defines them; which devices plan which row, when it is
 // chosen, and what it refuses.
 #include <gtest/gtest.h>
 
@@ -49,7 +49,8 @@ void expect_no_conflicts(const std::array<unsigned, 32>& address) {
   }
 }
 
-/// Element (line, depth) of an operand in shared memory; a line is a row, or a column, of the product.
+/// Element (line, depth) of an operand in shared memory; a line is a row, or a column, of the
+/// product.
 template <class Rows>
 Memory filled(int lines, bool deep, int seed) {
   Memory memory(Rows::kBytes / 2);
@@ -170,15 +171,24 @@ TEST(Sm80Product, EachDeviceHasARowThatFits) {
 }
 
 TEST(Sm80Product, IsChosenForManyColumnsBeforeAndAfterHopper) {
-  for (const std::int64_t block : {16, 32, 64, 128}) {
+  for (const std::int64_t block : {32, 64, 128}) {
     const MatmulProblem problem = product(8192, 8192, 8192, block, block);
-    EXPECT_EQ(choose(problem, device_preset("a100")).kernel_name, kThreeStages) << block;
-    EXPECT_EQ(choose(problem, device_preset("b200")).kernel_name, kThreeStages) << block;
+    for (const char* device : {"a100", "b200"})
+      EXPECT_EQ(choose(problem, device_preset(device)).kernel_name, kThreeStages) << block;
     for (const char* device : {"l4", "l40s", "rtx4090"})
       EXPECT_EQ(choose(problem, device_preset(device)).kernel_name, kTwoStages) << block;
-    for (const char* device : {"h100", "h200"})
-      EXPECT_EQ(choose(problem, device_preset(device)).kernel_name.substr(0, 5), "sm90_") << block;
   }
+}
+
+TEST(Sm80Product, LargeProductsOnHopperAreLeftToItsOwnFamilies) {
+  for (const std::int64_t block : {16, 32, 64, 128})
+    for (const char* device : {"h100", "h200"}) {
+      const MatmulProblem problem = product(8192, 8192, 8192, block, block);
+      EXPECT_EQ(choose(problem, device_preset(device)).kernel_name.substr(0, 5), "sm90_") << block;
+      EXPECT_EQ(choose(problem, device_preset(device), {.backend = Backend::sm80})
+                    .kernel_name.substr(0, 5),
+                "sm80_");
+    }
 }
 
 TEST(Sm80Product, FewColumnsAreLeftToTheOtherFamily) {
@@ -231,8 +241,9 @@ TEST(Sm80Product, SmallerBlocksAndMoreOfThemTakeLonger) {
 
 TEST(Sm80Product, SaysWhatItRefuses) {
   EXPECT_EQ(refused(product(192, 255, 96, 96, 16)).find("b:"), 0u);  // rows of 510 bytes
-  EXPECT_NE(refused(product(96, 256, 96, 8, 16)).find("block rows: expected a multiple of 16, got 8"),
-            std::string::npos);
+  EXPECT_NE(
+      refused(product(96, 256, 96, 8, 16)).find("block rows: expected a multiple of 16, got 8"),
+      std::string::npos);
   EXPECT_NE(refused(product(96, 256, 96, 16, 24)).find("block columns"), std::string::npos);
   MatmulProblem dense = product(96, 256, 96, 16, 16);
   dense.a = shaped({96, 96});

@@ -68,8 +68,8 @@ class WarpGradients {
     constexpr WarpGrid kWarps = kGrid;
     multiply<typename T::Element, T::kM / 16, kWarps.columns / 16>(
         sum_,
-        AcrossRows<typename T::Scores>::left(shared_address(scores),
-                                             kWarps.first_row(place()), lane()),
+        AcrossRows<typename T::Scores>::left(shared_address(scores), kWarps.first_row(place()),
+                                             lane()),
         AcrossRows<Rows, kWarps.column_warps>::right(shared_address(rows),
                                                      kWarps.first_of_turns(place()), lane()));
   }

@@ -143,8 +143,8 @@ class WarpScores {
   /// Writes scores to rows of queries, rounded.
   __device__ __forceinline__ void write(const float (&scores)[kBlocks][kPerBlock],
                                         unsigned char* to) {
-    const auto places = ScorePlaces<typename T::Scores>::of(shared_address(to),
-                                                            first_query(), first_key(), lane());
+    const auto places =
+        ScorePlaces<typename T::Scores>::of(shared_address(to), first_query(), first_key(), lane());
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll

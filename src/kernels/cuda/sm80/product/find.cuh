@@ -90,10 +90,10 @@ class ListReader {
   const Walk& walk_;
   int tiles_, warp_, lane_;
   int batch_ = 0;
-  std::uint32_t place_ = 0;             // where the line begins in a block
-  int at_ = 0, end_ = 0;                // the line's remaining entries
-  int column_ = kEnd, stored_ = 0;      // this lane's entry of them
-  int next_at_ = 0, next_end_ = 0;      // of the next tile
+  std::uint32_t place_ = 0;         // where the line begins in a block
+  int at_ = 0, end_ = 0;            // the line's remaining entries
+  int column_ = kEnd, stored_ = 0;  // this lane's entry of them
+  int next_at_ = 0, next_end_ = 0;  // of the next tile
 };
 
 }  // namespace tessera::cuda::sm80::product

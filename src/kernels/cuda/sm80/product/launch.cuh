@@ -44,8 +44,7 @@ inline Arguments arguments_of(const Call& call, const cuda::product::BsrSides& s
   // rows, to the next 16 of the depth.
   args.walk.copy_step = cuda::product::bsr_step(16 * args.walk.row_bytes);
   args.walk.round_step = cuda::product::bsr_step(16 * args.walk.depth_bytes);
-  args.finish =
-      cuda::product::finish_of(std::get<MatmulProblem>(call.problem), sides.swapped);
+  args.finish = cuda::product::finish_of(std::get<MatmulProblem>(call.problem), sides.swapped);
   args.rows = static_cast<int>(layout.rows);
   args.depth = static_cast<int>(shape.k);
   args.tiles = static_cast<int>(layout.tiles);

@@ -147,17 +147,17 @@ class StepLoader {
   int lane_;
 
   // The stream of steps.
-  int index_;                              // tile
-  int first_ = 0, window_first_ = 0;       // first step of the next window, and of this one
-  std::uint64_t steps_ = 0;                // steps of this window that remain, a bit each
+  int index_;                         // tile
+  int first_ = 0, window_first_ = 0;  // first step of the next window, and of this one
+  std::uint64_t steps_ = 0;           // steps of this window that remain, a bit each
 
-  const char* blocks_;            // this thread's source in a block at position 0
-  const char* tile_ = nullptr;    // and in the dense side, of a tile,
-  int columns_ = 0;               // with this many columns from there on
+  const char* blocks_;          // this thread's source in a block at position 0
+  const char* tile_ = nullptr;  // and in the dense side, of a tile,
+  int columns_ = 0;             // with this many columns from there on
   // This thread's copies of the step.
   bool copies_ = false;
   const char* dense_ = nullptr;
-  int left_ = 0, bytes_ = 0;      // rows of the dense side that exist; bytes of each chunk
+  int left_ = 0, bytes_ = 0;  // rows of the dense side that exist; bytes of each chunk
   std::uint32_t word_[T::kPieceCopies] = {};
   std::uint32_t mask_word_ = T::Window::kAbsent;  // lane 4 * q + u: of quarter q and unit u
 };

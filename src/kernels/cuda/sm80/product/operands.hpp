@@ -9,8 +9,8 @@
 // if it is contiguous along the depth.
 namespace tessera::cuda::sm80::product {
 
-inline constexpr int kDepth = 64;         // of a step
-inline constexpr int kWarpColumns = 32;   // of a warp, which computes all rows of a tile
+inline constexpr int kDepth = 64;        // of a step
+inline constexpr int kWarpColumns = 32;  // of a warp, which computes all rows of a tile
 inline constexpr int kUnits = kDepth / 16;
 
 /// How threads share the chunks of an operand: a thread copies chunk `chunk` of rows `row`, `row` +

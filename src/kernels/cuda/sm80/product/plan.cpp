@@ -16,8 +16,11 @@ namespace tessera::planning {
 namespace {
 
 /// The fraction of the limits below that a kernel row is taken to reach: not measured. With two
-/// stages only one step is loaded ahead.
-double estimated_share(const Tile& tile) { return tile.stages > 2 ? 0.65 : 0.6; }
+/// stages only one step is loaded ahead. `part`: the shorter side of a piece; MMAs of small ones
+/// wait for their loads from shared memory, and do not hide those from L2 as well.
+double estimated_share(const Tile& tile, std::int64_t part) {
+  return (tile.stages > 2 ? 0.65 : 0.6) * (part >= 64 ? 1 : part == 32 ? 0.95 : 0.85);
+}
 /// Seconds of an SM per tile besides its steps: not measured.
 constexpr double kEstimatedTileSeconds = 4e-6;
 
@@ -34,9 +37,8 @@ double l2_rate(const DeviceFacts& device) {
 double tile_seconds(const product::UnionWalk& walk, const Tile& tile, const DeviceFacts& device) {
   const double stored = tile.m * walk.depth * walk.density;  // elements of the tile's rows
   const double dense = walk.steps(tile) * tile.k * tile.n;
-  // Small pieces have few MMAs to hide the latency of their loads from shared memory.
   const std::int64_t part = std::min(walk.height, walk.piece);
-  const double waiting = part >= 64 ? 1 : part == 32 ? 1.2 : 1.6;
+  const double waiting = part >= 64 ? 1 : part == 32 ? 1.1 : 1.6;
   const double multiplying =
       2 * stored * tile.n * waiting / std::max(mma_flops_per_sm(device), 1.0);
   const double loading = 2 * (dense + stored) / l2_rate(device);
@@ -44,7 +46,8 @@ double tile_seconds(const product::UnionWalk& walk, const Tile& tile, const Devi
   constexpr double kSharedBytesPerClock = 128;
   const double moving = 2 * (2 * dense + (sm80_product_warps(tile) + 1) * stored) /
                         (kSharedBytesPerClock * std::max(device.clock_ghz, 0.1) * 1e9);
-  return std::max({multiplying, loading, moving}) / estimated_share(tile) + kEstimatedTileSeconds;
+  return std::max({multiplying, loading, moving}) / estimated_share(tile, part) +
+         kEstimatedTileSeconds;
 }
 
 /// The family: one sparse side with many columns beside it, walked by the union of several lines'

@@ -35,7 +35,8 @@ inline Walk walk_of(const Call& call, const Sides& sides) {
   walk.boxed =
       piece >= 32 && (deep ? height >= 32 : height == kGroup) && sides.block_rows() <= UINT16_MAX;
   walk.copy_step = product::bsr_step(deep ? 16 * walk.row_bytes : 256 / height * walk.depth_bytes);
-  walk.round_step = product::bsr_step(deep ? 256 / piece * walk.row_bytes : kUnit * walk.depth_bytes);
+  walk.round_step =
+      product::bsr_step(deep ? 256 / piece * walk.row_bytes : kUnit * walk.depth_bytes);
   return walk;
 }
 
