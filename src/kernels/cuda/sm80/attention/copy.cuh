@@ -10,6 +10,9 @@
 // Copies of Q, K and V into shared memory with cp.async.
 namespace tessera::cuda::sm80::attention {
 
+using cuda::shared_address;
+using cuda::wait_for_copies;
+
 /// Starts a thread's copies of `kCount` rows. `from`: its first chunk. Rows without their bit in
 /// `kept` are not read: zeros take their place, so that a NaN in a row that nothing sees does no
 /// harm.

@@ -17,6 +17,8 @@
 namespace tessera::cuda::sm80::attention {
 
 using namespace cuda::attention;  // parts shared by all architectures
+using cuda::CopyShare;
+using cuda::SwizzledRows;
 
 /// Each kernel row is compiled as two kernels per type: plain, and with a score transform before
 /// the softmax (softcap, scales of zero or less), which serves pages too.

@@ -68,9 +68,9 @@ class WarpGradients {
     constexpr WarpGrid kWarps = kGrid;
     multiply<typename T::Element, T::kM / 16, kWarps.columns / 16>(
         sum_,
-        AcrossRows<typename T::Scores>::left(shared_address(scores), kWarps.first_row(place()),
-                                             lane()),
-        AcrossRows<Rows, kWarps.column_warps>::right(shared_address(rows),
+        AcrossRows<typename T::Scores>::left(attention::shared_address(scores),
+                                             kWarps.first_row(place()), lane()),
+        AcrossRows<Rows, kWarps.column_warps>::right(attention::shared_address(rows),
                                                      kWarps.first_of_turns(place()), lane()));
   }
 
@@ -122,10 +122,10 @@ class WarpDq {
     constexpr WarpGrid kWarps = T::kDq;
     multiply<typename T::Element, T::kN / 16, kWarps.columns / 16>(
         sum_,
-        AlongRows<typename T::Scores>::left(shared_address(shared.rounded().ds),
+        AlongRows<typename T::Scores>::left(attention::shared_address(shared.rounded().ds),
                                             kWarps.first_row(warp()), lane()),
         AcrossRows<typename T::Keys, kWarps.column_warps>::right(
-            shared_address(shared.keys), kWarps.first_of_turns(warp()), lane()));
+            attention::shared_address(shared.keys), kWarps.first_of_turns(warp()), lane()));
   }
 
   /// Adds to the sums of a block of queries, or stores the first ones. Only one thread block at a

@@ -33,14 +33,14 @@ class ThreadBlock {
 
  private:
   __device__ __forceinline__ void walk() {
-    copy_keys<T, typename T::Keys>(shared_address(shared_.keys), args_.k, shared_);
-    copy_keys<T, typename T::Values>(shared_address(shared_.values), args_.v, shared_);
+    copy_keys<T, typename T::Keys>(attention::shared_address(shared_.keys), args_.k, shared_);
+    copy_keys<T, typename T::Values>(attention::shared_address(shared_.values), args_.v, shared_);
     copy_step<T>(args_, shared_, 0);
     WarpScores<T> scores(args_, shared_);
 #pragma unroll 1
     for (int step = 0; step < shared_.taken.num_steps; ++step) {
       const int stage = step % T::kStages;
-      wait_for_copies();
+      attention::wait_for_copies();
       __syncthreads();  // Q and dO have arrived; all warps have left the step before
       if (T::kStages > 1 && step + 1 < shared_.taken.num_steps)
         copy_step<T>(args_, shared_, step + 1);

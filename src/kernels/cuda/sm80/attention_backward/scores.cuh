@@ -75,11 +75,11 @@ class WarpScores {
 
   template <class Rows>
   __device__ __forceinline__ static AlongRows<Rows> left_operand(const unsigned char* rows) {
-    return AlongRows<Rows>::left(shared_address(rows), first_query(), lane());
+    return AlongRows<Rows>::left(attention::shared_address(rows), first_query(), lane());
   }
   template <class Rows>
   __device__ __forceinline__ static AlongRows<Rows> right_operand(const unsigned char* rows) {
-    return AlongRows<Rows>::right(shared_address(rows), first_key(), lane());
+    return AlongRows<Rows>::right(attention::shared_address(rows), first_key(), lane());
   }
 
   // Of a block's accumulators, number i belongs to row i / 2 % 2 * 8 + lane / 4.
@@ -143,8 +143,8 @@ class WarpScores {
   /// Writes scores to rows of queries, rounded.
   __device__ __forceinline__ void write(const float (&scores)[kBlocks][kPerBlock],
                                         unsigned char* to) {
-    const auto places =
-        ScorePlaces<typename T::Scores>::of(shared_address(to), first_query(), first_key(), lane());
+    const auto places = ScorePlaces<typename T::Scores>::of(attention::shared_address(to),
+                                                            first_query(), first_key(), lane());
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll

@@ -97,8 +97,8 @@ class Steps : public KeyTiles<T::kKeyParts> {
 
 /// Starts the copy of four bytes. If not `keeps`, nothing is read, and zeros are written.
 __device__ __forceinline__ void copy_word(const void* to, const void* from, bool keeps) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(keeps ? 4 : 0)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(attention::shared_address(to)),
+               "l"(from), "r"(keeps ? 4 : 0)
                : "memory");
 }
 
@@ -144,10 +144,12 @@ __device__ __forceinline__ void copy_step(const Arguments& args, typename T::Sha
   const std::uint64_t seeing = descriptor.seeing;
   const std::uint64_t kept = seeing & planning::bits_between(0, job.q_length - first);
   const std::int64_t row = std::int64_t{job.q_begin} + first;
-  copy_head_rows<T, typename T::Queries, T::kM>(shared_address(shared.stages[stage].queries),
-                                                args.q, job.batch, descriptor.head, row, kept);
-  copy_head_rows<T, typename T::Gradients, T::kM>(shared_address(shared.stages[stage].gradients),
-                                                  args.dout, job.batch, descriptor.head, row, kept);
+  copy_head_rows<T, typename T::Queries, T::kM>(
+      attention::shared_address(shared.stages[stage].queries), args.q, job.batch, descriptor.head,
+      row, kept);
+  copy_head_rows<T, typename T::Gradients, T::kM>(
+      attention::shared_address(shared.stages[stage].gradients), args.dout, job.batch,
+      descriptor.head, row, kept);
   const int thread = thread_of_block(), query = thread % T::kM;
   if (thread >= 2 * T::kM) return;
   const std::int64_t from =
