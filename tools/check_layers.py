@@ -36,7 +36,8 @@ RULES = {
     "src/kernels/cuda": (["src/core", "src/problem", "src/walk", PLANS, *FAMILY],
                          ["cuda", "cutlass"]),
     # Code that is not specific to an architecture.
-    "src/kernels/cuda/common": (["src/core", "src/walk/launch_count.hpp", *FAMILY], ["cuda"]),
+    "src/kernels/cuda/common": (
+        ["src/core", "src/walk/launch_count.hpp", "src/walk/walk.hpp", *FAMILY], ["cuda"]),
     "src/kernels/cuda/cublaslt": (
         ["src/core", "src/problem", "src/kernels/cuda/common", PLANS, *FAMILY], ["cuda", "posix"]),
     "src/kernels/cuda/attention": (

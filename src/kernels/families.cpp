@@ -6,6 +6,7 @@
 #include "src/kernels/cuda/merge/plan.hpp"
 #include "src/kernels/cuda/sm80/attention/plan.hpp"
 #include "src/kernels/cuda/sm80/attention_backward/plan.hpp"
+#include "src/kernels/cuda/sm80/product/plan.hpp"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/bsr/plan.hpp"
@@ -36,6 +37,7 @@ std::span<const KernelFamily> all_families() {
       sm80_merge_family(),
       sm80_spgemm_family(),
       sm80_bsr_family(),
+      sm80_product_family(),
       sm80_cublaslt_family(),
       cpu_matmul_family(),
       cpu_sddmm_family(),

@@ -5,9 +5,9 @@
 #include "src/walk/lanes.hpp"
 #include "src/walk/list_walk.hpp"
 
-// The output tiles of sm90/bsr and their walks: the union of the lists of a tile's lines, in steps
-// with a depth of 64. A line is 16, 32 or 64 rows of the result inside one block row. A piece is
-// the part of a line's block that is in one step, with a depth of 16, 32 or 64.
+// The output tiles of sm90/bsr and sm80/product and their walks: the union of the lists of a tile's
+// lines, in steps with a depth of 64. A line is 16, 32 or 64 rows of the result inside one block
+// row. A piece is the part of a line's block that is in one step, with a depth of 16, 32 or 64.
 namespace tessera::planning::bsr {
 
 inline constexpr int kLine = 64;              // depth of a step

@@ -9,8 +9,8 @@
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 
-// Products of one sparse and one dense side, by each row of sm90_bsr and, where the sparse side is
-// walked as it is stored, of sm80_bsr, whatever the cost model would choose.
+// Products of one sparse and one dense side, by each row of sm90_bsr, of sm80_product and, where
+// the sparse side is walked as it is stored, of sm80_bsr, whatever the cost model would choose.
 namespace tessera {
 namespace {
 
@@ -24,6 +24,7 @@ struct Blocks {
 /// The rows that support a problem: sm80_bsr walks the sparse side only as it is stored.
 std::vector<int> rows_for(const MatmulProblem& problem) {
   std::vector<int> rows = gpu_test::rows_of("sm90_bsr");
+  for (int row : gpu_test::rows_of("sm80_product")) rows.push_back(row);
   if (problem.a.is_sparse() ? !problem.a.transposed : problem.b.transposed)
     for (int row : gpu_test::rows_of("sm80_bsr")) rows.push_back(row);
   return rows;
@@ -287,6 +288,11 @@ TEST(GpuBsr, Batches) {
 TEST(GpuBsr, ManyStoredElements) {
   SKIP_UNLESS_HOPPER();
   gpu_test::expect_many_stored_elements("sm90_bsr");
+}
+
+TEST(GpuBsr, ManyStoredElementsOnEveryGpu) {
+  SKIP_UNLESS_HOPPER();
+  gpu_test::expect_many_stored_elements("sm80_product");
 }
 
 TEST(GpuBsr, ManyStoredElementsBesideFewColumns) {

@@ -7,8 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "src/kernels/cuda/common/swizzle.hpp"
 #include "src/kernels/cuda/sm80/attention/rows.hpp"
-#include "src/kernels/cuda/sm80/attention/swizzle.hpp"
 #include "tests/unit/emulated_mma.hpp"
 
 namespace tessera::cuda::sm80::attention {

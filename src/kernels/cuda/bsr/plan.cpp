@@ -6,6 +6,7 @@
 #include "src/kernels/cuda/bsr/rows.hpp"
 #include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
+#include "src/kernels/cuda/sm80/attention/plan.hpp"
 #include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
@@ -53,9 +54,13 @@ double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const Kernel
   const double depth = o.block.cols % 32 == 0 ? 32 : 16, units = stored / (tile.m * depth);
   const double col_tiles = real(at.col_tiles) * real(s.batch);
   // A unit occupies an SM for a step's time, whatever its depth. Columns that are gathered take
-  // longer, by their elements.
-  const double unit =
-      row.times.step_ns * 1e-9 * (along_depth ? 1 : gathered(at.cols, tile.n / 8) * depth / 32);
+  // longer, by their elements. Other GPUs than Hopper may take longer to multiply.
+  constexpr double kOfMmaRate = 0.5;  // not measured
+  const double multiplying =
+      2 * tile.m * depth * tile.n / (kOfMmaRate * std::max(mma_flops_per_sm(device), 1.0));
+  const double unit = std::max(
+      row.times.step_ns * 1e-9 * (along_depth ? 1 : gathered(at.cols, tile.n / 8) * depth / 32),
+      multiplying);
   const double busy = units * col_tiles / sms * unit;
   // A warp's chain of units, each of which waits for memory.
   constexpr double kLatency = 0.24e-6, kGatheredLatency = 0.39e-6;

@@ -1,10 +1,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 
 #include <tessera/device.hpp>
 
+#include "src/kernels/row.hpp"
 #include "src/problem/shape.hpp"
+#include "src/walk/arithmetic.hpp"
 
 // What product families of the GPU have in common when they estimate their time.
 namespace tessera::planning::product {
@@ -30,6 +34,56 @@ inline double with_memory(double work, double bytes, const DeviceFacts& device) 
   const double memory = bytes / (device.memory_tbs * 1e12 * kOfMemory);
   return std::max(work + kNotHidden * memory, memory);
 }
+
+/// A product with one sparse side on tiles that walk the union of their lines' lists. Assumes
+/// uniformly random blocks. The sparse side gives the rows of the product as computed.
+struct UnionWalk {
+  /// Lines have 16, 32 or 64 rows; a group is 64 rows.
+  static constexpr std::int64_t kGroup = 64;
+  bool as_stored;  // otherwise lists are transposed first
+  std::int64_t block_rows, block_depth;
+  std::int64_t height, piece;  // of a line, of what a step holds of its block
+  double rows, cols, depth, density;
+
+  /// Blocks of no rows or columns have no walk: the caller excludes them.
+  explicit UnionWalk(const MatmulShape& s) {
+    const OperandShape& o = s.a.sparse ? s.a : s.b;
+    as_stored = s.a.sparse ? !o.transposed : o.transposed;
+    block_rows = as_stored ? o.block.rows : o.block.cols;
+    block_depth = as_stored ? o.block.cols : o.block.rows;
+    height = largest_part(block_rows);
+    piece = largest_part(block_depth);
+    rows = real(s.a.sparse ? s.m : s.n);
+    cols = real(s.a.sparse ? s.n : s.m);
+    depth = real(s.k);
+    density = std::min(
+        1.0, real(o.stored) * real(block_rows) * real(block_depth) / std::max(1.0, rows * depth));
+  }
+  /// The probability that some of `places` places for a block hold one.
+  double any_of(double places) const { return 1 - std::pow(1 - density, places); }
+  /// Steps of a tile: a step exists if any of the tile's lines has a block there.
+  double steps(const Tile& tile) const {
+    return depth / tile.k *
+           any_of(std::max(1.0, real(tile.m) / real(block_rows)) *
+                  std::max(1.0, real(tile.k) / real(block_depth)));
+  }
+  /// Pieces of a tile's groups: a group's piece exists if any of its lines has a block there.
+  double pieces(const Tile& tile) const {
+    return real(tile.m / kGroup) * (depth / real(piece)) *
+           any_of(std::max(1.0, real(kGroup) / real(block_rows)));
+  }
+  double tiles(const Tile& tile, std::int64_t batch) const {
+    return std::ceil(rows / tile.m) * std::ceil(cols / tile.n) *
+           real(std::max<std::int64_t>(batch, 1));
+  }
+
+ private:
+  static std::int64_t largest_part(std::int64_t length) {
+    std::int64_t part = kGroup;
+    while (part > 16 && length % part != 0) part /= 2;
+    return part;
+  }
+};
 
 /// Seconds to copy a dense operand to aligned rows first, by a kernel of its own that reads and
 /// writes it. At all of the memory's rate, predictions of 231 x 12169 x 8235 and 5 x 7231 x 3968

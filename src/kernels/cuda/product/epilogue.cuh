@@ -310,25 +310,26 @@ __device__ __forceinline__ bool planes_in_eights(const Finish& finish, bool tran
   return ready(finish.out) && ready(finish.c) && (one_bias || ready(finish.bias));
 }
 
-/// Whether `store_eights` supports a tile.
-template <int kN>
+/// Whether `store_eights` supports a tile of kRows rows.
+template <int kN, int kRows>
 __device__ __forceinline__ bool supports_eights(const Finish& finish, bool transposed, int row,
                                                 int col, int batch, std::int64_t m,
                                                 std::int64_t n) {
-  return (transposed ? row + 64 <= m : col + kN <= n) &&
+  return (transposed ? row + kRows <= m : col + kN <= n) &&
          planes_in_eights(finish, transposed, row, col, batch);
 }
 
-/// Stores a warpgroup's 64 x kN accumulators; their first element is (row, col) of the result.
-/// Elements from row m or column n on are skipped. Arithmetic handles kSets * 16 columns per
-/// iteration: more hide more memory latency, fewer need fewer registers.
-template <int kN, int kSets>
+/// Stores kRows x kN accumulators: 64 rows of a warpgroup, or 16 of a warp, whose threads are then
+/// its lanes. Their first element is (row, col) of the result. Elements from row m or column n on
+/// are skipped. Arithmetic handles kSets * 16 columns per iteration: more hide more memory latency,
+/// fewer need fewer registers.
+template <int kN, int kSets, int kRows = 64>
 __device__ __forceinline__ void store_finished(const Finish& finish, float (&sum)[kN / 2], int row,
                                                int col, int batch, std::int64_t m, std::int64_t n,
                                                int thread) {
-  if (supports_eights<kN>(finish, false, row, col, batch, m, n)) {
+  if (supports_eights<kN, kRows>(finish, false, row, col, batch, m, n)) {
     store_eights<false, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
-  } else if (supports_eights<kN>(finish, true, row, col, batch, m, n)) {
+  } else if (supports_eights<kN, kRows>(finish, true, row, col, batch, m, n)) {
     store_eights<true, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
   } else {
     store_general<kN>(finish, sum, row, col, batch, m, n, thread);
@@ -336,7 +337,7 @@ __device__ __forceinline__ void store_finished(const Finish& finish, float (&sum
 }
 
 /// The same, with code of its own for results without arithmetic.
-template <int kN, int kSets = (kN >= 32 ? 2 : 1)>
+template <int kN, int kSets = (kN >= 32 ? 2 : 1), int kRows = 64>
 __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
                                            int col, int batch, std::int64_t m, std::int64_t n,
                                            int thread) {
@@ -344,7 +345,7 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
   if constexpr (kN % 32 == 0) {
     if (finish.plain()) {
       const bool wide = finish.wide && col % 8 == 0 && col + kN <= n;
-      const bool tall = finish.tall && row % 8 == 0 && row + 64 <= m;
+      const bool tall = finish.tall && row % 8 == 0 && row + kRows <= m;
       if (wide && finish.out.dtype == DType::bf16)
         return store_plain<DType::bf16, kN>(finish, sum, row, col, batch, m, thread);
       if (wide) return store_plain<DType::f16, kN>(finish, sum, row, col, batch, m, thread);
@@ -354,7 +355,7 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
         return store_plain_transposed<DType::f16, kN>(finish, sum, row, col, batch, n, thread);
     }
   }
-  store_finished<kN, kSets>(finish, sum, row, col, batch, m, n, thread);
+  store_finished<kN, kSets, kRows>(finish, sum, row, col, batch, m, n, thread);
 }
 
 }  // namespace tessera::cuda::product

@@ -2,27 +2,16 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/copy.cuh"
 #include "src/kernels/cuda/common/fragment.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm80/attention/shape.cuh"
 
-// Copies of Q, K and V into shared memory with cp.async, and loads from there with ldmatrix.
+// Copies of Q, K and V into shared memory with cp.async.
 namespace tessera::cuda::sm80::attention {
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* at) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
-}
-
-/// Starts the copy of 16 bytes. If not `keeps`, nothing is read, and zeros are written.
-__device__ __forceinline__ void copy_chunk(std::uint32_t to, const void* from, bool keeps) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(keeps ? 16 : 0)
-               : "memory");
-}
-/// Waits until this thread's copies have arrived; a barrier then shows them to other threads.
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
+using cuda::shared_address;
+using cuda::wait_for_copies;
 
 /// Starts a thread's copies of `kCount` rows. `from`: its first chunk. Rows without their bit in
 /// `kept` are not read: zeros take their place, so that a NaN in a row that nothing sees does no

@@ -9,14 +9,16 @@
 #include "src/kernels/cuda/attention/scores.cuh"
 #include "src/kernels/cuda/attention/work.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
+#include "src/kernels/cuda/common/swizzle.hpp"
 #include "src/kernels/cuda/sm80/attention/plan.hpp"
-#include "src/kernels/cuda/sm80/attention/swizzle.hpp"
 #include "src/walk/list_walk.hpp"
 
 // The sizes of a kernel row, and the kernel's parameters.
 namespace tessera::cuda::sm80::attention {
 
 using namespace cuda::attention;  // parts shared by all architectures
+using cuda::CopyShare;
+using cuda::SwizzledRows;
 
 /// Each kernel row is compiled as two kernels per type: plain, and with a score transform before
 /// the softmax (softcap, scales of zero or less), which serves pages too.

@@ -2,15 +2,12 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/sm80/attention/swizzle.hpp"
+#include "src/kernels/cuda/common/swizzle.hpp"
 #include "src/kernels/cuda/sm80/attention_backward/plan.hpp"
 
 // Which address a lane passes to ldmatrix for an operand of a product, and where it writes scores:
 // index arithmetic, which host tests check.
 namespace tessera::cuda::sm80::attention_backward {
-
-using attention::LaneChunk;
-using attention::SwizzledRows;
 
 /// An operand whose depth lies along the rows in shared memory. A warp has adjacent blocks of 16
 /// rows, which are rows of the left matrix or columns of the right one.

@@ -13,42 +13,19 @@
 namespace tessera::planning {
 namespace {
 
-std::int64_t largest_part(std::int64_t length, std::int64_t most) {
-  while (most > 16 && length % most != 0) most /= 2;
-  return most;
-}
-
 /// Assumes uniformly random blocks.
 double seconds_of(const MatmulShape& s, const KernelRow& row, const DeviceFacts& device) {
   const OperandShape& o = s.a.sparse ? s.a : s.b;
   if (o.block.rows == 0 || o.block.cols == 0) return 0;
   const Tile& tile = row.tile;
-  const bool walked_as_stored = s.a.sparse ? !o.transposed : o.transposed;
-  const std::int64_t block_rows = walked_as_stored ? o.block.rows : o.block.cols;
-  const std::int64_t block_depth = walked_as_stored ? o.block.cols : o.block.rows;
-  const double rows = real(s.a.sparse ? s.m : s.n), cols = real(s.a.sparse ? s.n : s.m);
-  const double depth = real(s.k);
-  const double density = std::min(
-      1.0, real(o.stored) * real(block_rows) * real(block_depth) / std::max(1.0, rows * depth));
-
-  // Lines have 16, 32 or 64 rows; a group is 64 rows. A group's piece exists if any of its lines
-  // has a block there, a step if any of its groups has a piece.
-  constexpr std::int64_t kGroup = 64;
-  const std::int64_t height = largest_part(block_rows, kGroup);
-  const std::int64_t piece_depth = largest_part(block_depth, kGroup);
-  const auto any_of = [&](double places) { return 1 - std::pow(1 - density, places); };
-  const double steps = depth / tile.k *
-                       any_of(std::max(1.0, real(tile.m) / real(block_rows)) *
-                              std::max(1.0, real(tile.k) / real(block_depth)));
-  const double pieces = real(tile.m / kGroup) * (depth / real(piece_depth)) *
-                        any_of(std::max(1.0, real(kGroup) / real(block_rows)));
-  const double tiles = std::ceil(rows / tile.m) * std::ceil(cols / tile.n) *
-                       real(std::max<std::int64_t>(s.batch, 1));
+  const product::UnionWalk walk(s);
+  const double steps = walk.steps(tile), pieces = walk.pieces(tile),
+               tiles = walk.tiles(tile, s.batch);
 
   // The shares of a step and of a piece of it; where TMA does not load the blocks, a tile takes
   // longer to begin, and warps that copy work beside those that multiply.
   constexpr double kPiece = 0.63, kCopiedStep = 0.75, kCopiedTile = 5.5e-6;
-  const bool boxed = height >= (walked_as_stored ? 32 : 64) && piece_depth >= 32;
+  const bool boxed = walk.height >= (walk.as_stored ? 32 : 64) && walk.piece >= 32;
   const double step =
       row.times.step_ns * 1e-9 * product::step_factor(device) * (boxed ? 1 : kCopiedStep);
   const double one =
@@ -59,7 +36,7 @@ double seconds_of(const MatmulShape& s, const KernelRow& row, const DeviceFacts&
   const int at_once = bsr_ctas_per_sm(tile);
   const double rounds =
       on_sm < at_once ? kAlone + (1 - kAlone) * (on_sm - 1) / (at_once - 1) : on_sm / at_once;
-  const double lists = walked_as_stored ? 0 : 15e-6;  // lists are transposed first
+  const double lists = walk.as_stored ? 0 : 15e-6;  // lists are transposed first
   return product::with_memory(rounds * one, work_of(s).bytes, device) + lists;
 }
 

@@ -2,8 +2,9 @@
 
 #include "src/walk/walk.hpp"
 
-// Where the rows of Q, K and V lie in shared memory: index arithmetic, which host tests check.
-namespace tessera::cuda::sm80::attention {
+// Where rows of 16-bit elements lie in shared memory for ldmatrix, and which lane addresses which
+// chunk: index arithmetic, which host tests check. Q, K and V name the operands of attention.
+namespace tessera::cuda {
 
 /// Rows of 16-bit elements in panels of `kRows` lines of 128 bytes, or of 64 bytes where the last
 /// panel would be half empty. The 16-byte chunks of a line are swizzled, so that ldmatrix, which
@@ -60,4 +61,4 @@ struct CopyShare {
   }
 };
 
-}  // namespace tessera::cuda::sm80::attention
+}  // namespace tessera::cuda

@@ -1,0 +1,110 @@
+#include "src/kernels/cuda/sm80/product/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "src/kernels/cuda/product/cost.hpp"
+#include "src/kernels/cuda/product/refuse.hpp"
+#include "src/kernels/cuda/sm80/attention/plan.hpp"
+#include "src/kernels/cuda/sm80/product/rows.hpp"
+#include "src/walk/arithmetic.hpp"
+#include "src/walk/transposed_lists.hpp"
+#include "src/walk/work.hpp"
+
+namespace tessera::planning {
+namespace {
+
+/// The fraction of the limits below that a kernel row is taken to reach: not measured. With two
+/// stages only one step is loaded ahead. `part`: the shorter side of a piece; MMAs of small ones
+/// wait for their loads from shared memory, and do not hide those from L2 as well.
+double estimated_share(const Tile& tile, std::int64_t part) {
+  return (tile.stages > 2 ? 0.65 : 0.6) * (part >= 64 ? 1 : part == 32 ? 0.95 : 0.85);
+}
+/// Seconds of an SM per tile besides its steps: not measured.
+constexpr double kEstimatedTileSeconds = 4e-6;
+
+/// Bytes per second from L2 to the shared memory of one SM. Where the rate is not known, Hopper's
+/// bytes per clock are taken.
+double l2_rate(const DeviceFacts& device) {
+  constexpr double kBytesPerClock = 33;
+  if (device.l2_tbs > 0) return device.l2_tbs * 1e12 / std::max(device.units, 1);
+  return kBytesPerClock * std::max(device.clock_ghz, 0.1) * 1e9;
+}
+
+/// Seconds of a tile: the longest of multiplying the stored parts, of loading each step's dense
+/// side and stored parts from L2, and of moving them between shared memory and registers.
+double tile_seconds(const product::UnionWalk& walk, const Tile& tile, const DeviceFacts& device) {
+  const double stored = tile.m * walk.depth * walk.density;  // elements of the tile's rows
+  const double dense = walk.steps(tile) * tile.k * tile.n;
+  const std::int64_t part = std::min(walk.height, walk.piece);
+  const double waiting = part >= 64 ? 1 : part == 32 ? 1.1 : 1.6;
+  const double multiplying =
+      2 * stored * tile.n * waiting / std::max(mma_flops_per_sm(device), 1.0);
+  const double loading = 2 * (dense + stored) / l2_rate(device);
+  // Each warp reads all of the stored parts, and its columns of the dense side.
+  constexpr double kSharedBytesPerClock = 128;
+  const double moving = 2 * (2 * dense + (sm80_product_warps(tile) + 1) * stored) /
+                        (kSharedBytesPerClock * std::max(device.clock_ghz, 0.1) * 1e9);
+  return std::max({multiplying, loading, moving}) / estimated_share(tile, part) +
+         kEstimatedTileSeconds;
+}
+
+/// The family: one sparse side with many columns beside it, walked by the union of several lines'
+/// lists.
+struct Product {
+  using Shape = MatmulShape;
+  using Layout = Sm80ProductLayout;
+
+  static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                     Reasons& reasons) {
+    product::refuse_two_sparse(s, reasons);
+    if (!s.a.sparse && !s.b.sparse) reasons.required("a sparse a or b");
+    if (s.grouped) reasons.unsupported("group_offsets");
+    product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
+    product::refuse_sizes(s, reasons);
+    reasons.unless_at_most("bytes of shared memory", sm80_product_shared_bytes(row.tile),
+                           device.shared_bytes_per_block);
+    const OperandShape& sparse = s.a.sparse ? s.a : s.b;
+    if (!sparse.sparse) return;
+    reasons.unless_multiple("block rows", sparse.block.rows, 16);
+    reasons.unless_multiple("block columns", sparse.block.cols, 16);
+    if (!sparse.pool_fits) reasons.layout("values", "stored blocks that span at most 64 GiB");
+  }
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    const Tile& tile = row.tile;
+    Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
+    at.tiles = product::count_tiles(
+        product::count_tiles(ceil_div(at.rows, tile.m), ceil_div(at.cols, tile.n)), s.batch);
+    at.ctas = std::min(at.tiles, std::int64_t{std::max(device.units, 1)});
+    product::refuse_tiles(at.tiles, reasons);
+    return at;
+  }
+  static double seconds(const Shape& s, const Layout&, const KernelRow& row,
+                        const DeviceFacts& device) {
+    const OperandShape& o = s.a.sparse ? s.a : s.b;
+    if (o.block.rows == 0 || o.block.cols == 0) return 0;
+    const product::UnionWalk walk(s);
+    const double rounds =
+        std::max(std::ceil(walk.tiles(row.tile, s.batch) / std::max(device.units, 1)), 1.0);
+    const double lists = walk.as_stored ? 0 : 15e-6;  // lists are transposed first
+    return product::with_memory(rounds * tile_seconds(walk, row.tile, device), work_of(s).bytes,
+                                device) +
+           lists;
+  }
+  static BufferSizes buffers(const Shape& s, const Layout&, const KernelRow&, int) {
+    return {0, gpu_matmul_schedule_bytes(s)};
+  }
+  static std::string describe(const Shape&, const Layout&) {
+    return "; the time is estimated, not fitted to measurements";
+  }
+};
+
+}  // namespace
+
+KernelFamily sm80_product_family() {
+  return make_family<Product>("sm80_product", Backend::sm80, Op::matmul, kSm80ProductRows);
+}
+
+}  // namespace tessera::planning
