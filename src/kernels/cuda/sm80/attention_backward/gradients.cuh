@@ -26,10 +26,10 @@ class WarpGradients {
       for (float& x : block) x = 0;
   }
 
-  /// dV += P^T dO, or dK += dS^T Q, of a block of queries.
-  __device__ __forceinline__ void add(int place, int of) {
-    const auto& rows = shared_.stages[place];
-    const auto& rounded = shared_.rounded(of);
+  /// dV += P^T dO, or dK += dS^T Q.
+  __device__ __forceinline__ void add(int stage) {
+    const auto& rows = shared_.stages[stage];
+    const auto& rounded = shared_.rounded();
     if constexpr (T::kDim == T::kDimV) {  // one loop for both
       const bool keys = has_keys();
       add_product<typename T::Queries, T::kOfKeys>(keys ? rounded.ds : rounded.p,
@@ -60,7 +60,7 @@ class WarpGradients {
   __device__ __forceinline__ static int warp() { return thread_of_block() / kLanes; }
   __device__ __forceinline__ static bool has_keys() { return warp() >= kWarpsOfEach; }
   /// Among the warps with the same gradient.
-  __device__ __forceinline__ static int rank() { return warp() % kWarpsOfEach; }
+  __device__ __forceinline__ static int place() { return warp() % kWarpsOfEach; }
 
   template <class Rows, WarpGrid kGrid>
   __device__ __forceinline__ void add_product(const unsigned char* scores,
@@ -69,9 +69,9 @@ class WarpGradients {
     multiply<typename T::Element, T::kM / 16, kWarps.columns / 16>(
         sum_,
         AcrossRows<typename T::Scores>::left(attention::shared_address(scores),
-                                             kWarps.first_row(rank()), lane()),
+                                             kWarps.first_row(place()), lane()),
         AcrossRows<Rows, kWarps.column_warps>::right(attention::shared_address(rows),
-                                                     kWarps.first_of_turns(rank()), lane()));
+                                                     kWarps.first_of_turns(place()), lane()));
   }
 
   template <WarpGrid kGrid>
@@ -83,7 +83,7 @@ class WarpGradients {
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int key = shared_.taken.key_part * T::kN + kWarps.first_row(rank()) + block * 16 +
+        const int key = shared_.taken.key_part * T::kN + kWarps.first_row(place()) + block * 16 +
                         half * 8 + lane() / 4;  // in the tile
         const int in_sequence = job.tile * planning::kKeysPerTile + key;
         if (in_sequence >= job.kv_length) continue;
@@ -92,7 +92,7 @@ class WarpGradients {
                                  (std::int64_t{job.kv_begin} + in_sequence) * to.row;
 #pragma unroll
         for (int j = 0; j < kWarps.columns / 8; ++j) {
-          const int column = kWarps.column_in_turns(rank(), j) + lane() % 4 * 2;
+          const int column = kWarps.column_in_turns(place(), j) + lane() % 4 * 2;
           if (column >= to.columns) continue;  // a multiple of eight
           const float low = sum_[block][j * 4 + half * 2] * scale;
           const float high = sum_[block][j * 4 + half * 2 + 1] * scale;
@@ -106,7 +106,7 @@ class WarpGradients {
   float sum_[kBlocks][kPerBlock];
 };
 
-/// dQ of a block of queries.
+/// dQ of a step.
 template <class T>
 class WarpDq {
   static constexpr WarpGrid kGrid = T::kDq;
@@ -114,7 +114,7 @@ class WarpDq {
 
  public:
   /// dQ = dS K.
-  __device__ __forceinline__ void compute(typename T::Shared& shared, int of) {
+  __device__ __forceinline__ void compute(typename T::Shared& shared) {
 #pragma unroll
     for (auto& block : sum_)
 #pragma unroll
@@ -122,7 +122,7 @@ class WarpDq {
     constexpr WarpGrid kWarps = T::kDq;
     multiply<typename T::Element, T::kN / 16, kWarps.columns / 16>(
         sum_,
-        AlongRows<typename T::Scores>::left(attention::shared_address(shared.rounded(of).ds),
+        AlongRows<typename T::Scores>::left(attention::shared_address(shared.rounded().ds),
                                             kWarps.first_row(warp()), lane()),
         AcrossRows<typename T::Keys, kWarps.column_warps>::right(
             attention::shared_address(shared.keys), kWarps.first_of_turns(warp()), lane()));

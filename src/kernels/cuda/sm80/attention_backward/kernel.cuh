@@ -35,83 +35,50 @@ class ThreadBlock {
   __device__ __forceinline__ void walk() {
     copy_keys<T, typename T::Keys>(attention::shared_address(shared_.keys), args_.k, shared_);
     copy_keys<T, typename T::Values>(attention::shared_address(shared_.values), args_.v, shared_);
-    copy_steps(0);
+    copy_step<T>(args_, shared_, 0);
     WarpScores<T> scores(args_, shared_);
 #pragma unroll 1
-    for (int step = 0; step < num_steps(); step += T::kAtOnce) {
+    for (int step = 0; step < shared_.taken.num_steps; ++step) {
+      const int stage = step % T::kStages;
       attention::wait_for_copies();
-      __syncthreads();  // Q and dO have arrived; all warps have left the steps before
-      if (T::kStages > 1) copy_steps(step + T::kAtOnce);
+      __syncthreads();  // Q and dO have arrived; all warps have left the step before
+      if (T::kStages > 1 && step + 1 < shared_.taken.num_steps)
+        copy_step<T>(args_, shared_, step + 1);
       if (T::kHoldsValues && step == 0) scores.begin();
-      if (in_first_warp()) Steps<T>(args_, shared_).fill(step + T::kAtOnce - 1);
-      std::int32_t reached[T::kAtOnce] = {};
-      if (watches_turns()) look_at_turns(step, reached);
-#pragma unroll
-      for (int of = 0; of < T::kAtOnce; ++of)
-        if (exists(step, of))
-          scores.compute(descriptor_of(step + of), (step + of) % T::kPlaces, of, [&] {
-            if (of == 0 && watches_turns()) pass_turns(step, reached);
-          });
+      if (in_first_warp()) Steps<T>(args_, shared_).fill(step);
+      std::int32_t reached = 0;
+      if (watches_turns() && turn_of(step) > 0) reached = load_relaxed(counter_of(step));
+      scores.compute(descriptor_of(step), stage, [&] {
+        if (watches_turns()) pass_turn(step, reached);
+      });
       __syncthreads();  // P and dS have been written
-#pragma unroll
-      for (int of = 0; of < T::kAtOnce; ++of)
-        if (exists(step, of)) gradients_.add((step + of) % T::kPlaces, of);
-      if (T::kStages == 1 && step + T::kAtOnce < num_steps()) {
+      gradients_.add(stage);
+      if (T::kStages == 1 && step + 1 < shared_.taken.num_steps) {
         __syncthreads();  // no warp reads Q and dO any more
-        copy_steps(step + T::kAtOnce);
+        copy_step<T>(args_, shared_, step + 1);
       }
-#pragma unroll
-      for (int of = 0; of < T::kAtOnce; ++of)
-        if (exists(step, of)) add_dq(step + of, of);
+      add_dq(step);
     }
     __syncthreads();
     if (watches_turns()) {
       fence_of_gpu();
-      const int last = (num_steps() - 1) / T::kAtOnce * T::kAtOnce;
-      raise_turns(last);
+      raise_relaxed(counter_of(shared_.taken.num_steps - 1), number_of_keys() + 1);
     }
   }
 
-  __device__ __forceinline__ int num_steps() const { return shared_.taken.num_steps; }
-  /// Of the steps from `step` on that are computed between the same barriers, whether number `of`
-  /// exists: the first one does.
-  __device__ __forceinline__ bool exists(int step, int of) const {
-    return of == 0 || step + of < num_steps();
-  }
-
-  /// Starts the copies of the steps from `step` on that are computed between the same barriers.
-  __device__ __forceinline__ void copy_steps(int step) {
-#pragma unroll
-    for (int of = 0; of < T::kAtOnce; ++of)
-      if (step + of < num_steps()) copy_step<T>(args_, shared_, step + of);
-  }
-
-  __device__ __forceinline__ void look_at_turns(int step, std::int32_t (&reached)[T::kAtOnce]) {
-#pragma unroll
-    for (int of = 0; of < T::kAtOnce; ++of)
-      if (exists(step, of) && turn_of(step + of) > 0)
-        reached[of] = load_relaxed(counter_of(step + of));
-  }
-  /// One thread raises the turns of the steps before, whose sums have been added by all warps, and
-  /// sees whether those of these steps have come. One fence serves all.
-  __device__ __forceinline__ void pass_turns(int step, const std::int32_t (&reached)[T::kAtOnce]) {
+  /// One thread raises the turn of the step before, whose sums have been added by all warps, and
+  /// sees whether that of this step has come. One fence serves both.
+  __device__ __forceinline__ void pass_turn(int step, std::int32_t reached) {
     fence_of_gpu();
-    if (step > 0) raise_turns(step - T::kAtOnce);
-#pragma unroll
-    for (int of = 0; of < T::kAtOnce; ++of)
-      if (exists(step, of)) shared_.turn_has_come[of] = reached[of] >= turn_of(step + of);
-  }
-  __device__ __forceinline__ void raise_turns(int step) {
-#pragma unroll
-    for (int of = 0; of < T::kAtOnce; ++of)
-      if (exists(step, of)) raise_relaxed(counter_of(step + of), number_of_keys() + 1);
+    if (step > 0) raise_relaxed(counter_of(step - 1), number_of_keys() + 1);
+    shared_.turn_has_come = reached >= turn_of(step);
   }
 
-  __device__ __forceinline__ void add_dq(int step, int of) {
+  __device__ __forceinline__ void add_dq(int step) {
     WarpDq<T> dq;
-    dq.compute(shared_, of);
+    dq.compute(shared_);
     const std::int32_t turn = turn_of(step);
-    if (in_order() && agreed(!shared_.turn_has_come[of])) {
+    if (in_order() && agreed(!shared_.turn_has_come)) {
       // Key tiles before this one were handed out before it, so they are running or done.
       while (load_acquired(counter_of(step)) < turn) {
       }

@@ -28,10 +28,8 @@ double shared_traffic(const Tile& tile) {
     return 2.0 * grid.row_warps * grid.column_warps * (grid.rows + grid.columns) * depth;
   };
   const double scores = 2.0 * tile.m * tile.n, stage = 2.0 * tile.m * (tile.k + tile.v);
-  const double blocks = blocks_at_once(tile);
-  return blocks * (of(score_grid(tile), tile.k + tile.v) + of(dq_grid(tile), tile.n)) +
-         of(gradient_grid(tile, tile.k), tile.m) + of(gradient_grid(tile, tile.v), tile.m) +
-         2 * scores + stage;
+  return of(score_grid(tile), tile.k + tile.v) + of(gradient_grid(tile, tile.k), tile.m) +
+         of(gradient_grid(tile, tile.v), tile.m) + of(dq_grid(tile), tile.n) + 2 * scores + stage;
 }
 
 /// Estimated seconds of one step of a thread block on a device, on an SM with `ctas` of them.

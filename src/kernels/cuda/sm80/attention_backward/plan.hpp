@@ -28,14 +28,11 @@ struct WarpGrid {
 
 constexpr int backward_warps(const Tile& tile) { return tile.warpgroups * 4; }
 
-/// Blocks of queries between two barriers: a step of 128 queries has two, one after the other.
-constexpr int blocks_at_once(const Tile& tile) { return tile.m / kQueriesPerBlock; }
-
-/// Scores, P and dS: queries of a block x keys.
+/// Scores, P and dS: queries x keys.
 constexpr WarpGrid score_grid(const Tile& tile) {
   const int across = std::min(backward_warps(tile) / 2, tile.n / 16);
   const int down = backward_warps(tile) / across;
-  return {down, across, kQueriesPerBlock / down, tile.n / across};
+  return {down, across, tile.m / down, tile.n / across};
 }
 /// dV by the first half of the warps, dK by the other: keys x head dimension.
 constexpr WarpGrid gradient_grid(const Tile& tile, int dim) {
@@ -43,11 +40,11 @@ constexpr WarpGrid gradient_grid(const Tile& tile, int dim) {
   const int down = warps == 4 && tile.n >= 64 ? 2 : 1, across = warps / down;
   return {down, across, tile.n / down, dim / across};
 }
-/// dQ: queries of a block x head dimension.
+/// dQ: queries x head dimension.
 constexpr WarpGrid dq_grid(const Tile& tile) {
   const int warps = backward_warps(tile);
   const int across = warps == 8 && tile.k % 64 == 0 ? 4 : 2, down = warps / across;
-  return {down, across, kQueriesPerBlock / down, tile.k / across};
+  return {down, across, tile.m / down, tile.k / across};
 }
 
 /// V stays in registers, so that P and dS take its place in shared memory: else not even 32 keys of
@@ -55,7 +52,7 @@ constexpr WarpGrid dq_grid(const Tile& tile) {
 constexpr bool values_in_registers(const Tile& tile) { return tile.n == 32 && tile.v > 192; }
 
 /// Steps whose descriptors are in shared memory.
-inline constexpr int kBackwardSteps = 16;
+inline constexpr int kBackwardSteps = 32;
 
 /// Shared memory of a thread block: K, V, stages of Q and dO, P and dS in 16 bits; statistics; work
 /// descriptors.

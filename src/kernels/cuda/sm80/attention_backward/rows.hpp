@@ -5,7 +5,7 @@
 
 namespace tessera::planning {
 
-// The backward pass of attention on every GPU since Ampere. `m`: queries between two barriers; `n`: keys of a
+// The backward pass of attention on every GPU since Ampere. `m`: queries of a step; `n`: keys of a
 // thread block, all of a key tile or a part of it. `times` are zero: the family estimates them from
 // the tile, as no row has been measured yet.
 inline constexpr unsigned kSm80AttentionBackwardDtypes = core::dtypes({DType::f16, DType::bf16});
@@ -14,11 +14,6 @@ inline constexpr KernelRow kSm80AttentionBackwardRows[] = {
      .tile = {.m = 64, .n = 128, .k = 64, .stages = 2, .warpgroups = 2, .v = 64},
      .dtypes = kSm80AttentionBackwardDtypes,
      .why = "heads of up to 64: 128 keys share each load of Q and dO",
-     .measured = ""},
-    {.name = "sm80_attention_backward_d64_q128_k128_s2_w8",
-     .tile = {.m = 128, .n = 128, .k = 64, .stages = 2, .warpgroups = 2, .v = 64},
-     .dtypes = kSm80AttentionBackwardDtypes,
-     .why = "heads of up to 64: half the barriers, where shared memory holds two blocks of queries",
      .measured = ""},
     {.name = "sm80_attention_backward_d64_q64_k64_s1_w4",
      .tile = {.m = 64, .n = 64, .k = 64, .stages = 1, .warpgroups = 1, .v = 64},

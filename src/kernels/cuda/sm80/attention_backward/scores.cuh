@@ -32,22 +32,21 @@ class WarpScores {
     }
   }
 
-  /// Computes P and dS of a block of queries, which is number `of` of those at hand, and writes them
-  /// to shared memory, rounded. Calls `between()` after P: a warp that waits there catches up, as
-  /// the others use the tensor cores meanwhile.
+  /// Computes P and dS of a step and writes them to shared memory, rounded. Calls `between()` after
+  /// P: a warp that waits there catches up, as the others use the tensor cores meanwhile.
   template <class Between>
-  __device__ __forceinline__ void compute(const BackwardStep& step, int place, int of,
+  __device__ __forceinline__ void compute(const BackwardStep& step, int stage,
                                           const Between& between) {
-    const auto& rows = shared_.stages[place];
-    const float* const lse = shared_.lse[place] + first_query() + lane() / 4;
-    const float* const delta = shared_.delta[place] + first_query() + lane() / 4;
+    const auto& rows = shared_.stages[stage];
+    const float* const lse = shared_.lse[stage] + first_query() + lane() / 4;
+    const float* const delta = shared_.delta[stage] + first_query() + lane() / 4;
     float s[kBlocks][kPerBlock] = {};
     multiply<typename T::Element, T::kDim / 16, kPairs>(
         s, left_operand<typename T::Queries>(rows.queries),
         right_operand<typename T::Keys>(shared_.keys));
     compute_p(s, lse);
     if (agreed(step.masked)) hide(s, step);
-    write(s, shared_.rounded(of).p);
+    write(s, shared_.rounded().p);
     between();
     float dp[kBlocks][kPerBlock] = {};
     const auto gradients = left_operand<typename T::Gradients>(rows.gradients);
@@ -57,7 +56,7 @@ class WarpScores {
       multiply<typename T::Element, T::kDimV / 16, kPairs>(
           dp, gradients, right_operand<typename T::Values>(shared_.values));
     compute_ds(dp, s, lse, delta);
-    write(dp, shared_.rounded(of).ds);
+    write(dp, shared_.rounded().ds);
   }
 
  private:

@@ -27,17 +27,14 @@ struct Traits {
   using Element = ElementType;
   using Precision = cuda::Precision<Element>;
   static constexpr planning::Tile kOfRow = kTile;
-  // Queries of a block; blocks that are computed between two barriers.
-  static constexpr int kM = planning::kQueriesPerBlock, kAtOnce = planning::blocks_at_once(kTile);
-  static constexpr int kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
-  static constexpr int kStages = kTile.stages, kPlaces = kStages * kAtOnce;  // of Q and dO
+  static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
+  static constexpr int kStages = kTile.stages;
   static constexpr int kWarps = planning::backward_warps(kTile), kThreads = kWarps * kLanes;
   static constexpr int kKeyParts = planning::key_parts(kTile);
   static constexpr int kCtasPerSm = planning::backward_ctas_compiled(kTile);
   static constexpr bool kHoldsValues = planning::values_in_registers(kTile);
-  static_assert(kTile.m == kM * kAtOnce && kThreads >= 2 * kM);
+  static_assert(kM == planning::kQueriesPerBlock && kThreads >= 2 * kM);
   static_assert(kStages == 1 || kStages == 2);
-  static_assert(kAtOnce == 1 || (kAtOnce == 2 && !kHoldsValues));
 
   static constexpr WarpGrid kScores = planning::score_grid(kTile);
   static constexpr WarpGrid kOfKeys = planning::gradient_grid(kTile, kDim);
@@ -68,22 +65,22 @@ struct Traits {
       alignas(128) unsigned char values[Values::kBytes];
       std::conditional_t<kHoldsValues, Rounded, Nothing> in_place;
     };
-    Stage stages[kPlaces];
-    std::conditional_t<kHoldsValues, Nothing, Rounded> beside[kAtOnce];
-    float lse[kPlaces][kM], delta[kPlaces][kM];
+    Stage stages[kStages];
+    std::conditional_t<kHoldsValues, Nothing, Rounded> beside;
+    float lse[kStages][kM], delta[kStages][kM];
     BackwardStep steps[planning::kBackwardSteps];
     TakenTile taken;
-    bool turn_has_come[kAtOnce];  // of these blocks, when all warps have written P and dS
+    bool turn_has_come;  // of this step, when all warps have written P and dS
     // The walk: steps described so far; the head and block of the last one, or the word of 32
     // blocks that it is from, and that word's other blocks.
     std::int32_t described, head, block, word;
     std::uint32_t bits;
 
-    __device__ __forceinline__ Rounded& rounded(int of) {
+    __device__ __forceinline__ Rounded& rounded() {
       if constexpr (kHoldsValues)
         return in_place;
       else
-        return beside[of];
+        return beside;
     }
   };
   static_assert(sizeof(Shared) <= planning::backward_shared_bytes(kTile));

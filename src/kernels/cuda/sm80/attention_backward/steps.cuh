@@ -18,11 +18,9 @@ class Steps : public KeyTiles<T::kKeyParts> {
 
  public:
   using Shared = typename T::Shared;
-  // While step j is the last one at hand, the descriptors of steps j - kBehind to j + kAhead are in
-  // use.
-  static constexpr int kAhead = 2 * T::kAtOnce, kBehind = 2 * T::kAtOnce - 1;
-  static constexpr int kTogether = planning::kBackwardSteps - kAhead - kBehind - 1;
-  static_assert(kTogether > 0 && kTogether <= kLanes);
+  // In step j the descriptors of steps j - 1 to j + kAhead are in use.
+  static constexpr int kAhead = 2, kAtOnce = 16;
+  static_assert(kAtOnce + kAhead + 2 <= planning::kBackwardSteps && kAtOnce <= kLanes);
 
   __device__ __forceinline__ Steps(const Arguments& args, Shared& shared)
       : Base(args.walk, shared.taken), walk_(args.walk), shared_(shared) {}
@@ -39,12 +37,12 @@ class Steps : public KeyTiles<T::kKeyParts> {
     fill(0);
   }
 
-  /// The first warp calls this with the last step at hand, after the barrier at which all warps have
-  /// left the steps before. Describes steps up to `step` + kAhead and more.
+  /// The first warp calls this in step `step`, after the barrier at which all warps have left the
+  /// step before. Describes steps up to `step` + kAhead and more.
   __device__ void fill(int step) {
     const int described = shared_.described;
     if (described > step + kAhead || described == shared_.taken.num_steps) return;
-    const int count = min(shared_.taken.num_steps - described, kTogether);
+    const int count = min(shared_.taken.num_steps - described, kAtOnce);
     int head = shared_.head, block = shared_.block, word = shared_.word;
     std::uint32_t bits = shared_.bits;
     int my_head = 0, my_block = 0;
@@ -142,15 +140,15 @@ __device__ __forceinline__ void copy_step(const Arguments& args, typename T::Sha
                                           int step) {
   const BackwardStep& descriptor = shared.steps[step % planning::kBackwardSteps];
   const KeyTileJob& job = shared.taken.job;
-  const int place = step % T::kPlaces, first = descriptor.block * T::kM;
+  const int stage = step % T::kStages, first = descriptor.block * T::kM;
   const std::uint64_t seeing = descriptor.seeing;
   const std::uint64_t kept = seeing & planning::bits_between(0, job.q_length - first);
   const std::int64_t row = std::int64_t{job.q_begin} + first;
   copy_head_rows<T, typename T::Queries, T::kM>(
-      attention::shared_address(shared.stages[place].queries), args.q, job.batch, descriptor.head,
+      attention::shared_address(shared.stages[stage].queries), args.q, job.batch, descriptor.head,
       row, kept);
   copy_head_rows<T, typename T::Gradients, T::kM>(
-      attention::shared_address(shared.stages[place].gradients), args.dout, job.batch,
+      attention::shared_address(shared.stages[stage].gradients), args.dout, job.batch,
       descriptor.head, row, kept);
   const int thread = thread_of_block(), query = thread % T::kM;
   if (thread >= 2 * T::kM) return;
@@ -159,9 +157,9 @@ __device__ __forceinline__ void copy_step(const Arguments& args, typename T::Sha
           T::kM +
       planning::mixed_query(query);
   if (thread < T::kM)
-    copy_word(&shared.lse[place][query], args.scratch.lse + from, true);
+    copy_word(&shared.lse[stage][query], args.scratch.lse + from, true);
   else
-    copy_word(&shared.delta[place][query], args.scratch.delta + from, (seeing >> query & 1) != 0);
+    copy_word(&shared.delta[stage][query], args.scratch.delta + from, (seeing >> query & 1) != 0);
 }
 
 }  // namespace tessera::cuda::sm80::attention_backward
