@@ -114,9 +114,9 @@ struct Decode {
                         const DeviceFacts& device) {
     // With many queries, times that no measurement has confirmed have to be clearly shorter than
     // those of sm90_attention, which reads no pages of fewer than 64 keys. With queries in FP8 they
-    // were 1.3 to 3 times as long (H200: 5 shapes of 75 to 721 queries).
+    // were 1.3 to 3 times as long (H200: 6 shapes of 75 to 721 queries).
     constexpr std::int64_t kFewQueries = 16;
-    const double unconfirmed = s.dtype == DType::e4m3 ? 2 : 1.3;
+    const double unconfirmed = s.dtype == DType::e4m3 ? 4 : 1.3;
     const bool alone = s.kv_layout == KvLayout::paged && s.page % kKeyPiece != 0;
     const bool clear = alone || s.q_length <= kFewQueries;
     if (!s.batch_invariant) return (clear ? 1 : unconfirmed) * seconds_of(s, at, row, device);
