@@ -55,6 +55,16 @@ inline void refuse_walk(const MatmulShape& s, std::int64_t rows, std::int64_t co
   reasons.unless_multiple("block columns", sparse.block.cols, cols);
 }
 
+/// Refuses blocks that are not of multiples of 16, and positions of blocks that do not fit in 32
+/// bits of 16 bytes each.
+inline void refuse_blocks(const MatmulShape& s, Reasons& reasons) {
+  const OperandShape& sparse = s.a.sparse ? s.a : s.b;
+  if (!sparse.sparse) return;
+  reasons.unless_multiple("block rows", sparse.block.rows, 16);
+  reasons.unless_multiple("block columns", sparse.block.cols, 16);
+  if (!sparse.pool_fits) reasons.layout("values", "stored blocks that span at most 64 GiB");
+}
+
 inline void refuse_two_sparse(const MatmulShape& s, Reasons& reasons) {
   if (s.a.sparse && s.b.sparse) reasons.unsupported("a sparse a with a sparse b");
 }

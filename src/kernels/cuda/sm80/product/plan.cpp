@@ -15,12 +15,12 @@
 namespace tessera::planning {
 namespace {
 
-/// The fraction of the limits below that a kernel row is taken to reach: not measured. With two
-/// stages only one step is loaded ahead. `part`: the shorter side of a piece; MMAs of small ones
-/// wait for their loads from shared memory, and do not hide those from L2 as well.
-double estimated_share(const Tile& tile, std::int64_t part) {
-  return (tile.stages > 2 ? 0.65 : 0.6) * (part >= 64 ? 1 : part == 32 ? 0.95 : 0.85);
-}
+/// The fractions of the limits below that a kernel row is taken to reach. An H200 reached that of
+/// L2 with blocks of 32, and that of shared memory with 64 and 128 (8192^3, density .25); the MMAs
+/// are no limit there, and their fraction is an estimate.
+constexpr double kShareOfL2 = 0.62, kShareOfSharedMemory = 0.52, kShareOfMmas = 0.65;
+/// With two stages only one step is loaded ahead: not measured.
+constexpr double kShareOfTwoStages = 0.92;
 /// Seconds of an SM per tile besides its steps: not measured.
 constexpr double kEstimatedTileSeconds = 4e-6;
 
@@ -37,17 +37,20 @@ double l2_rate(const DeviceFacts& device) {
 double tile_seconds(const product::UnionWalk& walk, const Tile& tile, const DeviceFacts& device) {
   const double stored = tile.m * walk.depth * walk.density;  // elements of the tile's rows
   const double dense = walk.steps(tile) * tile.k * tile.n;
+  // Small pieces wait for their loads from shared memory, and do not hide those from L2 as well.
   const std::int64_t part = std::min(walk.height, walk.piece);
   const double waiting = part >= 64 ? 1 : part == 32 ? 1.1 : 1.6;
   const double multiplying =
-      2 * stored * tile.n * waiting / std::max(mma_flops_per_sm(device), 1.0);
-  const double loading = 2 * (dense + stored) / l2_rate(device);
+      2 * stored * tile.n * waiting / (kShareOfMmas * std::max(mma_flops_per_sm(device), 1.0));
+  const double exposed = part >= 32 ? 1 : 1.2;
+  const double loading = 2 * (dense + stored) * exposed / (kShareOfL2 * l2_rate(device));
   // Each warp reads all of the stored parts, and its columns of the dense side.
-  constexpr double kSharedBytesPerClock = 128;
-  const double moving = 2 * (2 * dense + (sm80_product_warps(tile) + 1) * stored) /
-                        (kSharedBytesPerClock * std::max(device.clock_ghz, 0.1) * 1e9);
-  return std::max({multiplying, loading, moving}) / estimated_share(tile, part) +
-         kEstimatedTileSeconds;
+  constexpr double kBytesPerClock = 128;
+  const double moving =
+      2 * (2 * dense + (sm80_product_warps(tile) + 1) * stored) /
+      (kShareOfSharedMemory * kBytesPerClock * std::max(device.clock_ghz, 0.1) * 1e9);
+  const double steps = std::max({multiplying, loading, moving});
+  return steps / (tile.stages > 2 ? 1 : kShareOfTwoStages) + kEstimatedTileSeconds;
 }
 
 /// The family: one sparse side with many columns beside it, walked by the union of several lines'
@@ -65,11 +68,7 @@ struct Product {
     product::refuse_sizes(s, reasons);
     reasons.unless_at_most("bytes of shared memory", sm80_product_shared_bytes(row.tile),
                            device.shared_bytes_per_block);
-    const OperandShape& sparse = s.a.sparse ? s.a : s.b;
-    if (!sparse.sparse) return;
-    reasons.unless_multiple("block rows", sparse.block.rows, 16);
-    reasons.unless_multiple("block columns", sparse.block.cols, 16);
-    if (!sparse.pool_fits) reasons.layout("values", "stored blocks that span at most 64 GiB");
+    product::refuse_blocks(s, reasons);
   }
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {

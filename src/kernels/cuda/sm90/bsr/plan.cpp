@@ -51,11 +51,7 @@ struct Bsr {
     if (s.grouped) reasons.unsupported("group_offsets");
     product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
     product::refuse_sizes(s, reasons);
-    const OperandShape& sparse = s.a.sparse ? s.a : s.b;
-    if (!sparse.sparse) return;
-    reasons.unless_multiple("block rows", sparse.block.rows, 16);
-    reasons.unless_multiple("block columns", sparse.block.cols, 16);
-    if (!sparse.pool_fits) reasons.layout("values", "stored blocks that span at most 64 GiB");
+    product::refuse_blocks(s, reasons);
   }
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
