@@ -70,10 +70,7 @@ void launch(const Call& call) {
   if (!dense_deep) args.column_bytes = bytes;
   with_multiplied<kDtypes>(dtype, [&]<class Element>() {
     const auto with = [&]<bool kDenseDeep, bool kBlocksDeep, bool kGrouped = false>() {
-      if (piece_size(args.walk) == PieceSize::q8_u4)
-        launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped, true>>(call, args);
-      else
-        launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped, false>>(call, args);
+      launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped>>(call, args);
     };
     // With groups, rows of the dense side begin anywhere: they are contiguous along the depth.
     if (args.groups.offsets && blocks_deep) return with.template operator()<true, true, true>();
