@@ -109,8 +109,8 @@ TEST(SelectExpand, ProductsWithoutABsrKernelMayBeExpanded) {
 TEST(SelectExpand, GroupsOfRowsMayBeExpanded) {
   MatmulProblem problem;
   problem.a = shaped({4096, 1024});
-  problem.b = bsr(1024, 1024, 8, 0.5);  // no grouped kernel walks these blocks
-  problem.b.sparse.row_offsets = shaped({8, 129}, DType::i32);
+  problem.b = bsr(1024, 1024, 16, 0.5);  // no grouped kernel walks these blocks
+  problem.b.sparse.row_offsets = shaped({8, 65}, DType::i32);
   problem.out = shaped({4096, 1024});
   problem.group_offsets = shaped({9}, DType::i32);
   EXPECT_THROW(planned(problem, 0), Error);
