@@ -145,9 +145,10 @@ TEST(Sm80Attention, PagesOfTheseSizesAreRead) {
       const Explanation e = select(p, device_preset(name), on_sm80());
       EXPECT_EQ(e.supported, page == 8 || page == 16 || page == 32 || page % 64 == 0)
           << name << " " << page;
-      if (!e.supported)
+      if (!e.supported) {
         EXPECT_NE(to_text(e).find("pages of 8, 16 or 32 keys, or of a multiple of 64"),
                   std::string::npos);
+      }
     }
   }
 }
