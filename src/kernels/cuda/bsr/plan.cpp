@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/bsr/rows.hpp"
 #include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
-#include "src/kernels/cuda/sm80/attention/plan.hpp"
 #include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/attention/cost.hpp"
 #include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm80/attention/rows.hpp"
@@ -104,14 +105,6 @@ std::int64_t ctas_by_shared_bytes(int bytes, int compiled, const DeviceFacts& de
 
 std::int64_t attention_ctas_per_sm(const Tile& tile, const DeviceFacts& device) {
   return ctas_by_shared_bytes(attention_shared_bytes(tile), attention_ctas_compiled(tile), device);
-}
-
-double mma_flops_per_sm(const DeviceFacts& device) {
-  const double rate = device.tensor_tflops * 1e12 / std::max(device.units, 1);
-  const int capability = device.compute_capability;
-  if (capability / 10 == 9) return rate * 640 / 970;
-  if (capability / 10 == 10) return rate / 3;
-  return rate;
 }
 
 double estimated_step_seconds(const Tile& tile, const DeviceFacts& device) {

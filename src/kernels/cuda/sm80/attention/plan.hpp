@@ -48,10 +48,6 @@ constexpr int attention_ctas_compiled(const Tile& tile) {
 std::int64_t ctas_by_shared_bytes(int bytes, int compiled, const DeviceFacts& device);
 std::int64_t attention_ctas_per_sm(const Tile& tile, const DeviceFacts& device);
 
-/// FLOP/s of mma.sync on one SM. Before Hopper it reaches the tensor cores' rate, on Hopper two
-/// thirds (measured). From Blackwell on its rate per SM and clock is taken to be Hopper's.
-double mma_flops_per_sm(const DeviceFacts& device);
-
 /// Estimated seconds of one step of a thread block on a device, while its SM is full.
 double estimated_step_seconds(const Tile& tile, const DeviceFacts& device);
 

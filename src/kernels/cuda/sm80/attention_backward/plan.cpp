@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm80/attention_backward/rows.hpp"
 #include "src/walk/arithmetic.hpp"

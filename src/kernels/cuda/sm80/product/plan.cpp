@@ -4,9 +4,9 @@
 #include <cmath>
 #include <string>
 
+#include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
-#include "src/kernels/cuda/sm80/attention/plan.hpp"
 #include "src/kernels/cuda/sm80/product/rows.hpp"
 #include "src/walk/arithmetic.hpp"
 #include "src/walk/transposed_lists.hpp"
