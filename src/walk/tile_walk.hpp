@@ -72,8 +72,9 @@ struct AttentionWalk {
   bool longest_last = false;           // later queries see more keys, so their tiles go first
   bool reverses_odd_rounds = false;    // odd rounds of tiles walk their lists in reverse
   int row_groups = 1;                  // row groups with separate lists, per tile
-  // What a thread block reads before its first tile: the sequences, or the lists of the mask.
-  bool reads_sequences = false, reads_lists = false;
+  // What a thread block reads from memory before its first load: the sequences, or what steps need
+  // (lists of the mask, pages, factors of keys and values).
+  bool reads_sequences = false, reads_for_steps = false;
   std::uint64_t tag = 0;               // tag of the launch, for its counters
   std::uint64_t* next_tile = nullptr;  // counter of dynamically scheduled tiles; null: static
   // If tiles are ordered by cost: the order, followed by the costs of the tiles, and a counter of

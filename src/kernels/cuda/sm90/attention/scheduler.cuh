@@ -19,7 +19,7 @@ class Scheduler {
   __device__ void run() {
     shared_.cursor.start(lane_);
     const Walk& given = args_.walk;
-    bool waits = given.order || given.reads_sequences || given.reads_lists;
+    bool waits = given.order || given.reads_sequences || given.reads_for_steps;
     if (given.reads_sequences) wait_for_grids_before(), waits = false;
     while (true) {
       const unsigned tile = shared_.cursor.tiles, place = tile % T::kTileDescriptors;
