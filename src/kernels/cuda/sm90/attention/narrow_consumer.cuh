@@ -32,17 +32,16 @@ class NarrowConsumer {
 
   __device__ __forceinline__ void run() {
     while (pipe_.has_tile(pipe_.tile)) {
-      if (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile)) {
+      const bool computes = !T::kSkipsTiles || pipe_.has_rows(pipe_.tile);
+      if (!computes) {
         pipe_.next_needed_step(false);
+      } else if constexpr (T::kOwnLists) {
+        walk_row_group();
       } else {
-        if constexpr (T::kOwnLists) {
-          walk_row_group();
-        } else {
-          walk();
-        }
-        finish();
+        walk();
       }
       pipe_.release(pipe_.shared.q_ring.empty[pipe_.tile % T::kQueryStages]);
+      if (computes) finish();
       pipe_.release_result(pipe_.tile);
       pipe_.end_tile();
     }
