@@ -34,9 +34,9 @@ constexpr int attention_accumulators(const Tile& tile) {
 }
 
 /// Thread blocks per SM for which a kernel row is compiled: as many as registers allow, with some
-/// 72 per thread besides the accumulators, and as Hopper's shared memory allows.
+/// 64 per thread besides the accumulators, and as Hopper's shared memory allows.
 constexpr int attention_ctas_compiled(const Tile& tile) {
-  constexpr int kRegisters = 65536, kOther = 72, kMaxOfThread = 255, kBytes = 228 * 1024;
+  constexpr int kRegisters = 65536, kOther = 64, kMaxOfThread = 255, kBytes = 228 * 1024;
   const int wanted = std::min(attention_accumulators(tile) + kOther, kMaxOfThread);
   const int of_block = attention_warps(tile) * 32 * ((wanted + 7) / 8 * 8);
   const int by_bytes = kBytes / (attention_shared_bytes(tile) + kReservedBytes);
