@@ -24,18 +24,17 @@ __device__ __forceinline__ PieceSize piece_size(const Walk& walk) {
 
 /// Stores a warp's part of a tile, 16 rows at a time.
 template <class T>
-__device__ __forceinline__ void store_sums(const Arguments& args, const float (&sum)[T::kSums],
-                                           int index, int warp, int lane) {
+__device__ __forceinline__ void store_sums(const Arguments& args, const TileSpan& tile,
+                                           const float (&sum)[T::kSums], int warp, int lane) {
   constexpr int kSets = kWarpColumns / 16;
-  const TileAt tile = args.walk.template tile<T::kM, T::kN>(index);
   const int row = tile.line << args.walk.height_shift, col = tile.col + warp * kWarpColumns;
-  if (col >= args.walk.cols) return;
+  if (col >= tile.col_end) return;
 #pragma unroll 1
   for (int quarter = 0; quarter < T::kQuarters && row + quarter * 16 < args.rows; ++quarter) {
     float x[kSets * 8];
     cuda::product::pick_sets<T::kSums * 2, kSets>(sum, quarter * kSets, x);
     cuda::product::store_tile<kWarpColumns, kSets, 16>(args.finish, x, row + quarter * 16, col,
-                                                       tile.batch, args.rows, args.walk.cols, lane);
+                                                       tile.batch, args.rows, tile.col_end, lane);
   }
 }
 
@@ -45,7 +44,8 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
                                                int warp, int lane) {
   constexpr std::uint32_t kStageBytes = sizeof(typename T::Stage);
   const std::uint32_t stages = shared_address(shared.stages);
-  StepLoader<T> loader(args, shared.window, warp * kLanes + lane);
+  const Tiles<T> tiles(args, shared);
+  StepLoader<T> loader(args, tiles, shared.window, warp * kLanes + lane);
   std::uint32_t waiting[T::kStages - 1];  // masks of the steps that are being loaded
 #pragma unroll
   for (int i = 0; i < T::kStages - 1; ++i) {
@@ -58,7 +58,9 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   WarpTile<T> tile(stages, warp, lane);
   tile.clear();
   int stage = 0;
-  for (int index = static_cast<int>(blockIdx.x); index < args.tiles;) {
+  int index = static_cast<int>(blockIdx.x);
+  if (!tiles.exists(index)) return;
+  while (index < args.tiles) {
     wait_for_groups<T::kStages - 2>();
     // The step has arrived, and all warps have left the step before, whose stage is free.
     __syncthreads();
@@ -75,9 +77,10 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     } else {
       loader.copy(free);
       if (mask == 0) {
-        store_sums<T>(args, tile.sum, index, warp, lane);
+        store_sums<T>(args, tiles.at(index), tile.sum, warp, lane);
         tile.clear();
         index += static_cast<int>(gridDim.x);
+        if (T::kGrouped && !tiles.exists(index)) break;
       } else if (size == PieceSize::q4_u4) {
         constexpr int kHalf = T::kQuarters / 2;
         if (mask & 1) tile.template multiply_deep<0, kHalf>(stage, [](int) {});

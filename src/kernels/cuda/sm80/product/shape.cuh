@@ -4,16 +4,17 @@
 
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/product/epilogue.cuh"
+#include "src/kernels/cuda/product/groups.cuh"
 #include "src/kernels/cuda/sm80/product/operands.hpp"
 #include "src/kernels/cuda/sm80/product/plan.hpp"
 #include "src/kernels/row.hpp"
 #include "src/walk/bsr_walk.hpp"
+#include "src/walk/groups.hpp"
 
 // The sizes of a kernel row, its shared memory, and the kernel's parameters.
 namespace tessera::cuda::sm80::product {
 
 using cuda::product::Finish;
-using planning::bsr::TileAt;
 using planning::bsr::Walk;
 static_assert(kDepth == planning::bsr::kLine);
 
@@ -33,6 +34,9 @@ struct Window {
   __device__ const std::uint32_t* words(int slice) const {
     return reinterpret_cast<const std::uint32_t*>(pieces[slice]);
   }
+  __device__ std::uint32_t* words(int slice) {
+    return reinterpret_cast<std::uint32_t*>(pieces[slice]);
+  }
   __device__ static void lower(std::uint32_t* word, std::uint32_t value) { atomicMin(word, value); }
   __device__ static void add_bits(std::uint32_t* word, std::uint32_t bits) { atomicOr(word, bits); }
   /// By one of kThreads threads, all of which call this.
@@ -44,9 +48,28 @@ struct Window {
   }
 };
 
-template <planning::Tile kTile, class ElementType, bool kDenseIsDeep, bool kBlocksAreDeep>
+/// A tile of the product as computed: its first line and column, the end of the columns that it may
+/// read and write, its batch or group (negative: the tile does not exist).
+struct alignas(16) TileSpan {
+  int line, col, col_end, batch;
+};
+
+/// With groups, the tiles that a warp has found and is not done with, and where its search goes on.
+/// While a tile is stored, the stream of steps has gone through the ends of up to kStages - 1 more
+/// tiles and has begun the one after them.
+template <int kStages>
+struct FoundTiles {
+  static constexpr int kTiles = kStages + 1;
+  TileSpan tiles[kTiles];
+  cuda::product::GroupSearch::Place place;
+  int batch;  // of the last one
+};
+
+template <planning::Tile kTile, class ElementType, bool kDenseIsDeep, bool kBlocksAreDeep,
+          bool kOfGroups>
 struct Traits {
   using Element = ElementType;
+  static constexpr bool kGrouped = kOfGroups;
   static constexpr planning::Tile kOfRow = kTile;
   static constexpr bool kDenseDeep = kDenseIsDeep, kBlocksDeep = kBlocksAreDeep;
   static constexpr int kM = kTile.m, kN = kTile.n, kStages = kTile.stages;
@@ -74,6 +97,7 @@ struct Traits {
   struct Shared {
     Stage stages[kStages];
     Window window;
+    FoundTiles<kStages> found[kWarps];
   };
   static constexpr int kSharedBytes = planning::sm80_product_shared_bytes(kTile);
   static_assert(int{sizeof(Shared)} <= kSharedBytes);
@@ -86,7 +110,10 @@ struct Arguments {
   Walk walk;
   Finish finish;
   int rows, depth;  // of the product
-  int tiles;
+  int tiles;        // with groups: an upper bound
+  // With groups: their columns, and whether each has a dense matrix, one block, instead of lists.
+  planning::GroupView groups;
+  bool whole;
 };
 
 }  // namespace tessera::cuda::sm80::product
