@@ -68,28 +68,32 @@ Memory filled(int lines, bool deep, int seed) {
 }
 
 /// The product of a step, by the addresses and register orders of multiply.cuh.
-template <bool kDenseDeep, bool kBlocksDeep>
+template <int kRowWarps, bool kDenseDeep, bool kBlocksDeep>
 void expect_product() {
+  using Grid = WarpGrid<kRows, kColumns, kThreads / 32, kRowWarps>;
+  constexpr int kPairs = Grid::kColumns / 16;
   using Dense = DenseSide<kColumns, kDenseDeep>;
   using Pieces = PieceSide<kRows, kBlocksDeep>;
   expect_whole_copy<typename Dense::Rows>(kDenseDeep ? kColumns : kDepth);
   expect_whole_copy<typename Pieces::Rows>(kBlocksDeep ? kRows : kDepth);
   const Memory dense = filled<typename Dense::Rows>(kColumns, kDenseDeep, 1);
   const Memory pieces = filled<typename Pieces::Rows>(kRows, kBlocksDeep, 2);
-  for (int warp = 0; warp < kColumns / kWarpColumns; ++warp)
-    for (int quarter = 0; quarter < kRows / 16; ++quarter) {
-      std::array<std::array<std::array<int, 4>, 32>, 4> sum{};
+  for (int warp = 0; warp < kThreads / 32; ++warp) {
+    const Grid grid = Grid::of(warp);
+    for (int quarter = 0; quarter < Grid::kRows / 16; ++quarter) {
+      std::array<std::array<std::array<int, 4>, 32>, kPairs * 2> sum{};
       for (int unit = 0; unit < kUnits; ++unit) {
         std::array<unsigned, 32> left_at{};
         for (int lane = 0; lane < 32; ++lane)
-          left_at[static_cast<std::size_t>(lane)] = Pieces::at(Pieces::from(lane), quarter, unit);
+          left_at[static_cast<std::size_t>(lane)] =
+              Pieces::at(Pieces::from(grid.first_row, lane), quarter, unit);
         expect_no_conflicts(left_at);
         const Words left = ldmatrix(pieces, left_at, !kBlocksDeep);
-        for (int pair = 0; pair < 2; ++pair) {
+        for (int pair = 0; pair < kPairs; ++pair) {
           std::array<unsigned, 32> right_at{};
           for (int lane = 0; lane < 32; ++lane)
             right_at[static_cast<std::size_t>(lane)] =
-                Dense::at(Dense::from(warp, lane), unit, pair);
+                Dense::at(Dense::from(grid.first_column, lane), unit, pair);
           expect_no_conflicts(right_at);
           const Words right = ldmatrix(dense, right_at, !kDenseDeep);
           mma(sum[static_cast<std::size_t>(pair * 2)], left, right, 0);
@@ -97,10 +101,10 @@ void expect_product() {
         }
       }
       for (int lane = 0; lane < 32; ++lane)
-        for (int eight = 0; eight < 4; ++eight)
+        for (int eight = 0; eight < kPairs * 2; ++eight)
           for (int i = 0; i < 4; ++i) {
-            const int row = quarter * 16 + lane / 4 + i / 2 * 8;
-            const int column = warp * kWarpColumns + eight * 8 + lane % 4 * 2 + i % 2;
+            const int row = grid.first_row + quarter * 16 + lane / 4 + i / 2 * 8;
+            const int column = grid.first_column + eight * 8 + lane % 4 * 2 + i % 2;
             int expected = 0;
             for (int depth = 0; depth < kDepth; ++depth)
               expected += value(row, depth, 2) * value(column, depth, 1);
@@ -109,13 +113,18 @@ void expect_product() {
                       expected);
           }
     }
+  }
 }
 
 TEST(Sm80Product, OperandsReachTheRegistersInOrder) {
-  expect_product<true, true>();
-  expect_product<true, false>();
-  expect_product<false, true>();
-  expect_product<false, false>();
+  expect_product<1, true, true>();
+  expect_product<1, true, false>();
+  expect_product<1, false, true>();
+  expect_product<1, false, false>();
+  expect_product<2, true, true>();
+  expect_product<2, true, false>();
+  expect_product<2, false, true>();
+  expect_product<2, false, false>();
 }
 
 }  // namespace

@@ -71,7 +71,10 @@ void launch(const Call& call) {
   if (dense_deep && args.walk.cols == 1) args.column_bytes = 0;
   with_multiplied<kDtypes>(dtype, [&]<class Element>() {
     const auto with = [&]<bool kDenseDeep, bool kBlocksDeep, bool kGrouped = false>() {
-      launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped>>(call, args);
+      if (piece_size(args.walk) == PieceSize::q8_u4)
+        launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped, true>>(call, args);
+      else
+        launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped, false>>(call, args);
     };
     // With groups, rows of the dense side begin anywhere: they are contiguous along the depth.
     if (args.groups.offsets && blocks_deep) return with.template operator()<true, true, true>();

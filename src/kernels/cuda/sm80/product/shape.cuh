@@ -48,6 +48,16 @@ struct Window {
   }
 };
 
+/// Pieces that are stored or absent as a whole: quarters x units of 16.
+enum class PieceSize : int { q8_u4, q4_u4, q2_u2, q1_u1 };
+
+inline __host__ __device__ PieceSize piece_size(const Walk& walk) {
+  if (walk.height_shift == 6 && walk.slice_shift == 0)
+    // A tile begins with a row of blocks, as its rows divide a block's.
+    return walk.lines_per_block % 2 == 0 ? PieceSize::q8_u4 : PieceSize::q4_u4;
+  return walk.height_shift >= 5 && walk.slice_shift <= 1 ? PieceSize::q2_u2 : PieceSize::q1_u1;
+}
+
 /// A tile of the product as computed: its first line and column, the end of the columns that it may
 /// read and write, its batch or group (negative: the tile does not exist).
 struct alignas(16) TileSpan {
@@ -65,8 +75,10 @@ struct FoundTiles {
   int batch;  // of the last one
 };
 
+/// `kOfWhole`: all rows of a step are stored or absent together (q8_u4). Then two rows of warps
+/// read less shared memory; else each warp has all rows, so that all have the same work.
 template <planning::Tile kTile, class ElementType, bool kDenseIsDeep, bool kBlocksAreDeep,
-          bool kOfGroups>
+          bool kOfGroups, bool kOfWhole>
 struct Traits {
   using Element = ElementType;
   static constexpr bool kGrouped = kOfGroups;
@@ -75,8 +87,10 @@ struct Traits {
   static constexpr int kM = kTile.m, kN = kTile.n, kStages = kTile.stages;
   static constexpr int kWarps = planning::sm80_product_warps(kTile), kThreads = kWarps * kLanes;
   static constexpr int kQuarters = kM / 16;
-  static constexpr int kSums = kM * kWarpColumns / kLanes;  // accumulators of a thread
-  static_assert(kTile.k == kDepth && kN == kWarps * kWarpColumns && kQuarters * kUnits == 32);
+  static constexpr bool kWhole = kOfWhole;
+  using Grid = WarpGrid<kM, kN, kWarps, kWhole ? 2 : 1>;
+  static constexpr int kSums = kM * kN / kThreads;  // accumulators of a thread
+  static_assert(kTile.k == kDepth && kQuarters * kUnits == 32);
   static_assert(kStages >= 2);
 
   using Dense = DenseSide<kN, kDenseDeep>;
