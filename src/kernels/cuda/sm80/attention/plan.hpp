@@ -17,7 +17,7 @@ constexpr int attention_warp_rows(const Tile& tile) { return tile.m / attention_
 
 /// Shared memory for work descriptors, beside Q and the stages of K and V, and with pages for where
 /// their keys are.
-inline constexpr int kAttentionScheduleBytes = 1024, kPagedKeysBytes = 640;
+inline constexpr int kAttentionScheduleBytes = 1280, kPagedKeysBytes = 640;
 
 /// Shared memory that the driver reserves per thread block.
 inline constexpr int kReservedBytes = 1024;

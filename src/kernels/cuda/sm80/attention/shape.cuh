@@ -57,6 +57,8 @@ struct Traits {
       kRegisters - planning::attention_accumulators(kTile) - kOtherRegisters;
   static constexpr int kQRegisterMmas = std::clamp(kFreeRegisters / (4 * kBlocks), 0, kQkMmas);
   static constexpr bool kQInRegisters = kQRegisterMmas == kQkMmas;
+  // Whether the copies of a step are started before QK: beside the scores there are no registers.
+  static constexpr bool kCopiesFirst = kReadsPages && kDim > 192;
 };
 
 /// Q, K or V in global memory; strides in elements, columns are contiguous. Packed: batch 0.
