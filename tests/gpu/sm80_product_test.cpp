@@ -331,6 +331,21 @@ TEST(GpuSm80Product, GroupsMatchTheOracle) {
       }
 }
 
+/// The pitch of a single row says nothing: no other row may be addressed by it.
+TEST(GpuSm80Product, OneTokenOfAnyPitch) {
+  SKIP_WITHOUT_ROWS();
+  std::uint64_t seed = 0;
+  for (const Weights& w : {Weights{0, 0, 128, 64, true}, Weights{16, 16, 144, 80, true}})
+    for (const std::vector<std::int64_t>& cuts :
+         {std::vector<std::int64_t>{0, 1}, std::vector<std::int64_t>{0, 0, 1, 1}}) {
+      Products p(++seed);
+      MatmulProblem problem =
+          experts_of(p, w, cuts, 1, DType::bf16, DType::bf16, DType::i32, false);
+      problem.a.dense.strides[0] = w.k + 1;
+      expect_right_by_each_row(p, problem, text_of(w) + ", one token");
+    }
+}
+
 TEST(GpuSm80Product, GroupsWithEveryEpilogue) {
   SKIP_WITHOUT_ROWS();
   const Weights weights[] = {
