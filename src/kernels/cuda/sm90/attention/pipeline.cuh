@@ -26,9 +26,11 @@ template <class Partial>
 struct SplitExchange<Partial, 0> {};
 
 /// With FP8, what each consumer thread has no registers for: the scales of its rows and, if LSE is
-/// asked for, sums of its columns of P before it is rounded.
+/// asked for, sums of its columns of P before it is rounded. Of each warp, the factors of the
+/// tile's keys and values.
 template <int kThreads>
 struct ThreadRows {
+  float2 factors[kThreads / 32];
   RowExponents exponents[kThreads];
   float2 sums[kThreads];       // of all steps so far that are done
   float2 step_sums[kThreads];  // of the current step, which may have to be computed again
