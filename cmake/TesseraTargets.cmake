@@ -23,8 +23,7 @@ function(tessera_compile_settings target)
     endif()
   endif()
   if(TESSERA_SANITIZE)
-    # False positives of GCC 14 with sanitizers: a vector of one element.
-    target_compile_options(${target} PRIVATE -Wno-array-bounds
+    target_compile_options(${target} PRIVATE
       -fsanitize=${TESSERA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${TESSERA_SANITIZE})
   endif()

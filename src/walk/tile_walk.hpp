@@ -72,8 +72,8 @@ struct AttentionWalk {
   bool longest_last = false;           // later queries see more keys, so their tiles go first
   bool reverses_odd_rounds = false;    // odd rounds of tiles walk their lists in reverse
   int row_groups = 1;                  // row groups with separate lists, per tile
-  // What a thread block reads from memory before its first load: the sequences, or what steps need
-  // (lists of the mask, pages, factors of keys and values).
+  // What a thread block reads from memory before its first load: the sequences (pages come with
+  // lengths), or what its steps need: lists of the mask, factors of some rows of keys.
   bool reads_sequences = false, reads_for_steps = false;
   std::uint64_t tag = 0;               // tag of the launch, for its counters
   std::uint64_t* next_tile = nullptr;  // counter of dynamically scheduled tiles; null: static

@@ -324,7 +324,7 @@ Pattern spgemm_pattern(const SpgemmProblem& problem) {
   Pattern pattern;
   pattern.rows = a.rows / r;
   pattern.cols = b.cols / c;
-  pattern.offsets = {0};
+  pattern.offsets.assign(1, 0);
   for (std::int64_t row = 0; row < pattern.rows; ++row) {
     for (std::int64_t col = 0; col < pattern.cols; ++col) {
       // Blocks are stored whole, so one element of a block is enough.

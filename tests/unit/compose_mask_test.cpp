@@ -71,7 +71,7 @@ generate::AttentionOptions lists_alone() {
   options.positions = options.paged = options.packed_q = options.packed_kv =
       generate::Presence::never;
   options.largest_batch = options.largest_kv_heads = 2;
-  options.dims = {1};
+  options.dims.assign(1, 1);
   options.longest = 270;
   options.max_queries = 150;
   return options;

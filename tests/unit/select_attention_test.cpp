@@ -12,6 +12,7 @@
 #include <tessera/error.hpp>
 
 #include "src/kernels/cuda/attention/layout.hpp"
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/walk/kv_share.hpp"
 #include "tests/unit/attention_shapes.hpp"
 #include "tests/unit/selecting.hpp"
@@ -249,6 +250,30 @@ TEST(SelectAttention, Fp8ValuesByKeysAreNotTransposed) {
   EXPECT_EQ(reasons(paged),
             Reasons{"v: expected pages of contiguous rows at multiples of 16 bytes, "
                     "got pages of contiguous keys"});
+}
+
+/// What steps need is read ahead of all loads, so a thread block first waits for the grid before.
+TEST(SelectAttention, WalksSayWhetherStepsReadMemory) {
+  const auto reads = [](const AttentionProblem& p) {
+    const KernelRow& row = row_of(p.q.dtype == DType::e4m3 ? "sm90_attention_fp8_d128_q128_k128_s4"
+                                                           : "sm90_attention_d128_q128_k128_s2");
+    const AttentionShape shape = shape_for(p);
+    const auto layout = layout_of<AttentionLayout>(row, shape, device_preset("h200"));
+    const AttentionWalk walk = attention_walk(p, shape, layout, row.tile);
+    EXPECT_FALSE(walk.reads_sequences);
+    return walk.reads_for_steps;
+  };
+  const Sizes sizes{.batch = 4, .length = 1024};
+  EXPECT_FALSE(reads(problem_of(sizes)));
+  EXPECT_TRUE(reads(masked(sizes, 128, 128, 2)));
+
+  AttentionProblem fp8 = problem_of(sizes);
+  for (Tensor* t : {&fp8.q, &fp8.k, &fp8.v}) t->dtype = DType::e4m3;
+  EXPECT_FALSE(reads(fp8));
+  fp8.k_scale = fp8.v_scale = shaped({4, 16}, DType::f32);
+  EXPECT_FALSE(reads(fp8)) << "one factor per head belongs to a tile";
+  fp8.k_scale = fp8.v_scale = shaped({4, 16, 16}, DType::f32);
+  EXPECT_TRUE(reads(fp8));
 }
 
 TEST(SelectAttention, Fp8SaysThePrecisionAndTheFactors) {

@@ -57,7 +57,7 @@ AttentionWalk attention_walk(const AttentionProblem& problem, const AttentionSha
   walk.longest_last = shape.window_right >= 0;
   walk.reverses_odd_rounds = shape.masked && walk.row_groups == 1 && !walk.longest_last;
   walk.reads_sequences = walk.sequences.lie_in_memory();
-  walk.reads_for_steps = shape.masked || shape.kv_layout == KvLayout::paged || shape.has_kv_scales;
+  walk.reads_for_steps = shape.masked || shape.kv_scales_by_rows;
   if (!walk.reads_sequences) walk.uniform_sequence = SequenceDescriptor::of(walk.sequences.at(0));
   return walk;
 }

@@ -60,8 +60,8 @@ void launch(const Call& call) {
   const DType dtype = sides.dense.dense.dtype;
   const std::int64_t bytes = size_of(dtype);
   const bool dense_deep = args.depth_bytes == bytes, blocks_deep = args.walk.depth_bytes == bytes;
-  // A single column may have any stride, at which nothing lies.
-  if (!dense_deep) args.column_bytes = bytes;
+  if (!dense_deep) args.column_bytes = bytes;  // a single column may have any stride
+  // There, copies that skip the columns beyond it would have addresses that are not aligned.
   if (dense_deep && args.walk.cols == 1) args.column_bytes = 0;
   with_multiplied<kDtypes>(dtype, [&]<class Element>() {
     const auto with = [&]<bool kDenseDeep, bool kBlocksDeep>() {
