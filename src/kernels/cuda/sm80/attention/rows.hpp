@@ -6,7 +6,7 @@
 namespace tessera::planning {
 
 // Attention on every GPU since Ampere. `times` are zero: the family estimates them from the tile,
-// as no row has been measured yet.
+// as rows have been measured on Hopper alone.
 inline constexpr unsigned kSm80AttentionDtypes = core::dtypes({DType::f16, DType::bf16});
 inline constexpr KernelRow kSm80AttentionRows[] = {
     {.name = "sm80_attention_d64_q128_k64_s2_w4",

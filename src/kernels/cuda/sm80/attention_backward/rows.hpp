@@ -7,7 +7,7 @@ namespace tessera::planning {
 
 // The backward pass of attention on every GPU since Ampere. `m`: queries of a step; `n`: keys of a
 // thread block, all of a key tile or a part of it. `times` are zero: the family estimates them from
-// the tile, as no row has been measured yet.
+// the tile, as rows have been measured on Hopper alone.
 inline constexpr unsigned kSm80AttentionBackwardDtypes = core::dtypes({DType::f16, DType::bf16});
 inline constexpr KernelRow kSm80AttentionBackwardRows[] = {
     {.name = "sm80_attention_backward_d64_q64_k128_s2_w8",
