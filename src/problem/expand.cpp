@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "src/problem/pool_rules.hpp"
+
 namespace tessera::planning {
 namespace {
 
@@ -55,7 +57,7 @@ void expand(OperandShape& o, const std::optional<Order>& order, DeviceKind devic
   o.block = {};
   o.stored = 0;
   o.index = DType::none;
-  o.pool_fits = true;
+  o.pool_fits = device == DeviceKind::cpu || copy_bytes(o, order) <= kMaxPoolBytes;
   o.tma_readable = true;
   if (device == DeviceKind::cpu) return;  // plans of the CPU do not depend on the layout
   o.unit_row_stride = *order == Order::columns;

@@ -54,7 +54,7 @@ struct OperandShape {
   // Whether the matrix (or each block), as stored, has a stride of 1 between rows, and between
   // columns.
   bool unit_row_stride = false, unit_col_stride = true;
-  bool pool_fits = true;  // sparse: stored blocks span at most 64 GiB
+  bool pool_fits = true;  // stored blocks, or the matrices of a batch, span at most 64 GiB
   ScaleForm scale = ScaleForm::none;
   bool scale_fits = true;  // factors span less than 2^31 elements
 

@@ -3,6 +3,7 @@
 
 #include "src/core/check_lists.hpp"
 #include "src/problem/blas_rules.hpp"
+#include "src/problem/pool_rules.hpp"
 #include "src/problem/scale_rules.hpp"
 #include "src/problem/shape.hpp"
 #include "src/problem/tma_rules.hpp"
@@ -37,13 +38,19 @@ void set_layout(OperandShape& shape, const Tensor& t) {
   shape.unit_col_stride = t.stride(t.rank - 1) == 1;
 }
 
-// The BSR kernel stores offsets into the pool in 32 bits, in units of 16 bytes.
 bool pool_fits(const Tensor& values) {
-  constexpr std::int64_t kMaxBytes = std::int64_t{UINT32_MAX} * 16;
   const std::int64_t blocks =
       values.size(values.rank - 3) * (values.rank == 4 ? values.size(0) : 1);
   const std::int64_t bytes = values.stride(values.rank - 3) * size_of(values.dtype);
-  return blocks == 0 || bytes <= kMaxBytes / blocks;
+  return blocks == 0 || bytes <= kMaxPoolBytes / blocks;
+}
+
+// The same for the matrices of a batch, which are read as one block each.
+bool batch_fits(const Tensor& t) {
+  double last = 0;  // element; strides may be as large as 2^63
+  for (int i = 0; i < t.rank; ++i)
+    last += static_cast<double>(t.size(i) - 1) * static_cast<double>(t.stride(i));
+  return has_no_elements(t) || (last + 1) * size_of(t.dtype) <= static_cast<double>(kMaxPoolBytes);
 }
 
 OperandShape check_dense(const Where& where, const Tensor& tensor, const Device& device) {
@@ -58,6 +65,7 @@ OperandShape check_dense(const Where& where, const Tensor& tensor, const Device&
   shape.cols = tensor.size(tensor.rank - 1);
   shape.batch = tensor.rank == 3 ? tensor.size(0) : 1;
   set_layout(shape, tensor);
+  shape.pool_fits = device.kind == DeviceKind::cpu || batch_fits(tensor);
   return shape;
 }
 

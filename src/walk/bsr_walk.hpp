@@ -43,18 +43,43 @@ struct Walk {
   TESSERA_HD constexpr int height() const { return 1 << height_shift; }
   TESSERA_HD constexpr int piece() const { return kLine >> slice_shift; }
 
-  /// Tiles are ordered column by column in groups of `kDown` rows of tiles, so that concurrent
-  /// tiles share operands in L2.
+  /// The number of rows of tiles.
+  template <int kRows>
+  TESSERA_HD constexpr int tiles_down() const {
+    const int tile_lines = kRows >> height_shift;
+    return (lines + tile_lines - 1) / tile_lines;
+  }
   template <int kRows, int kCols>
   TESSERA_HD constexpr TileAt tile(int index) const {
-    constexpr int kDown = 16;
-    const int tile_lines = kRows >> height_shift;
-    const int down = (lines + tile_lines - 1) / tile_lines, across = (cols + kCols - 1) / kCols;
+    const int down = tiles_down<kRows>(), across = (cols + kCols - 1) / kCols;
     const int batch = index / (down * across), within = index % (down * across);
+    return place<kRows, kCols>(within, down, across, batch);
+  }
+  /// With groups of columns: the number of tiles of the group [begin, end).
+  template <int kRows, int kCols>
+  TESSERA_HD constexpr int tiles_of_group(int begin, int end) const {
+    return (end - begin + kCols - 1) / kCols * tiles_down<kRows>();
+  }
+  /// Tile `within` of group `index`, which has columns [begin, end).
+  template <int kRows, int kCols>
+  TESSERA_HD constexpr TileAt tile_of_group(int within, int index, int begin, int end) const {
+    TileAt at =
+        place<kRows, kCols>(within, tiles_down<kRows>(), (end - begin + kCols - 1) / kCols, index);
+    at.col += begin;
+    return at;
+  }
+
+ private:
+  /// Tile `within` of `down` x `across`. Tiles are ordered column by column in groups of `kDown`
+  /// rows of tiles, so that concurrent tiles share operands in L2.
+  template <int kRows, int kCols>
+  TESSERA_HD constexpr TileAt place(int within, int down, int across, int batch) const {
+    constexpr int kDown = 16;
     const int group = within / (kDown * across), rest = within % (kDown * across);
     const int left = down - group * kDown;
     const int height = left < kDown ? left : kDown;
-    return {(group * kDown + rest % height) * tile_lines, rest / height * kCols, batch};
+    return {(group * kDown + rest % height) * (kRows >> height_shift), rest / height * kCols,
+            batch};
   }
 };
 

@@ -141,11 +141,13 @@ struct DecodeTiles {
     const std::int64_t group = of_head > 0 ? unit / of_head : 0;
     DecodeTile found;
     found.begin = group * of_head;
-    if (!walk.sees_all_used) {
+    if (walk.packed_q || walk.tiles_per_head > 1) {
       find_seldom(entry, static_cast<int>(group), unit, found);
       return found;
     }
-    found.place = {entry, walk.first_group(0, strand) + static_cast<int>(group), 0};
+    const int set = walk.sets.rest(entry);
+    found.place = {walk.sets.quotient(entry),
+                   walk.first_group(set, strand) + static_cast<int>(group), 0};
     found.pieces = static_cast<int>(of_head - units_of(0));
     return found;
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/walk/groups.hpp"
 #include "src/walk/lanes.hpp"
 #include "src/walk/list_walk.hpp"
 
@@ -25,17 +26,6 @@ TESSERA_HD constexpr int up(int length, int piece) { return (length + piece - 1)
 /// batch or group, and for dense operands the range of depth.
 struct TileAt {
   int row, col, row_end, col_end, batch, depth_begin, depth_end;
-};
-
-/// Group offsets, which are not checked: kernels clamp them and treat decreasing ones as equal.
-struct GroupView {
-  Indices offsets;
-  std::int64_t stride = 1;
-  int groups = 0, length = 0;  // number of groups; length of the grouped dimension
-
-  TESSERA_HD constexpr int offset(int index) const {
-    return static_cast<int>(clamp_to(offsets[index * stride], 0, length));
-  }
 };
 
 struct Walk {

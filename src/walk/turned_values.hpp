@@ -53,9 +53,38 @@ struct BitsOfLane {
   }
 };
 
-/// Where the keys of a packed sequence begin: whole pieces, one more than their rows need.
-TESSERA_HD constexpr std::int64_t first_turned(std::int64_t first_row, std::int64_t sequence) {
-  return (first_row / kKeyPiece + sequence) * kKeyPiece;
-}
+/// A lane of a warp that transposes half of the keys of a piece, 16 columns at a time:
+/// ldmatrix.trans loads four blocks of eight keys, stmatrix stores four of eight columns and 16
+/// keys. Lanes 8 i to 8 i + 7 pass the addresses of block i.
+struct LaneOfTurn {
+  static constexpr int kColumns = 16;
+
+  unsigned lane, half;
+
+  /// The keys of this half, a bit each.
+  TESSERA_HD constexpr std::uint64_t keys() const { return 0x0000FFFF0000FFFF << half * 16; }
+  /// The key whose address the lane passes to ldmatrix.
+  TESSERA_HD constexpr unsigned row() const {
+    const unsigned block = lane / 8;
+    return (block % 2 * 4 + block / 2 + half * 2) * 8 + lane % 8;
+  }
+  /// The column, and the first place of 16, whose address it passes to stmatrix. Four of a block's
+  /// columns are even and four odd, as then they lie in different banks.
+  TESSERA_HD constexpr unsigned column() const {
+    return lane % 8 * 2 + (lane % 8 / 4 ^ lane / 8 % 2);
+  }
+  TESSERA_HD constexpr unsigned place() const { return (half * 2 + lane / 16) * 16; }
+  /// From the words that it has loaded, each of two columns of two keys, to those that it stores,
+  /// of one column and four keys.
+  TESSERA_HD constexpr void arrange(std::uint32_t (&words)[4]) const {
+    constexpr std::uint32_t kEven = 0x6420, kToOdd = 0x1111;
+    const std::uint32_t first = kEven ^ lane / 16 * kToOdd;
+    for (int i = 0; i < 4; i += 2) {
+      const std::uint32_t low = words[i], high = words[i + 1];
+      words[i] = bytes_of(low, high, first);
+      words[i + 1] = bytes_of(low, high, first ^ kToOdd);
+    }
+  }
+};
 
 }  // namespace tessera::planning

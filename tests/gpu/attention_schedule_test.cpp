@@ -130,6 +130,38 @@ TEST_P(GpuAttentionSchedule, ShortWalksOfManyTilesMatchTheOracle) {
   }
 }
 
+/// Few thread blocks with many tiles, which all rings of a thread block go round with.
+TEST_P(GpuAttentionSchedule, FewThreadBlocksMatchTheOracle) {
+  for (const int units : {1, 3}) {
+    const gpu_test::FewUnits few(units);
+    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      AttentionOptions options = options_for(seed);
+      options.largest_batch = options.largest_kv_heads = 4;
+      options.longest = seed % 4 == 0 ? 1500 : 260;
+      matches_oracle(*attention_case(seed, options));
+    }
+  }
+}
+
+TEST_P(GpuAttentionSchedule, FewThreadBlocksMatchTheOracleInFp8) {
+  if (GetParam() == Backend::sm80) GTEST_SKIP() << "rows of sm80_attention do not support FP8";
+  for (const int units : {1, 3}) {
+    const gpu_test::FewUnits few(units);
+    int taken = 0;
+    for (std::uint64_t seed = 0; seed < 36; ++seed) {
+      AttentionOptions options = options_for(seed);
+      options.dtype = DType::e4m3;
+      options.layout = generate::Layout::aligned;
+      options.dims = {64, 80, 96, 128, 192, 256};
+      options.v_by_keys = seed % 3 == 0 ? Presence::maybe : Presence::never;
+      options.largest_batch = options.largest_kv_heads = 4;
+      options.longest = seed % 4 == 0 ? 1500 : 260;
+      taken += matches_oracle(*attention_case(seed, options));
+    }
+    EXPECT_GT(taken, 20);
+  }
+}
+
 enum class Walks { full, causal, listed, packed };
 
 /// A chain of calls: each reads what the previous call wrote, and writes where the one before that

@@ -147,6 +147,48 @@ TEST(GpuDecode, LongKeysAreSplit) {
   });
 }
 
+/// Few CTAs: long parts of tiles, and many tiles for each.
+TEST(GpuDecode, FewCtas) {
+  SKIP_UNLESS_HOPPER();
+  for (const int units : {1, 2, 3}) {
+    const gpu_test::FewUnits few(units);
+    all_match(12, [](AttentionOptions& o) {
+      o.packed_q = Presence::never;
+      o.longest = 12000;
+      o.max_queries = 4;
+      o.largest_batch = o.largest_kv_heads = 1;
+      o.dims = {64, 128};
+    });
+    all_match(12, [](AttentionOptions& o) {
+      o.narrow_keys = o.paged = Presence::always;
+      o.mask = o.blocks.by_keys = Presence::maybe;
+      o.longest = 4000;
+      o.largest_batch = 2;
+    });
+    all_match(12, [](AttentionOptions& o) {
+      o.largest_batch = 300;
+      o.longest = 70;
+      o.max_queries = 1;
+      o.largest_kv_heads = 1;
+      o.dims = {64};
+    });
+  }
+}
+
+/// More lists than a CTA counts at once: one for each of many sequences and key heads.
+TEST(GpuDecode, ManyLists) {
+  SKIP_UNLESS_HOPPER();
+  all_match(12, [](AttentionOptions& o) {
+    o.mask = Presence::always;
+    o.packed_q = Presence::never;
+    o.largest_batch = 160;
+    o.largest_kv_heads = 8;
+    o.max_queries = 1;
+    o.longest = 300;
+    o.dims = {64};
+  });
+}
+
 /// Many sequences of very different lengths, some empty: CTAs have several tiles each.
 TEST(GpuDecode, ManySequences) {
   SKIP_UNLESS_HOPPER();

@@ -65,12 +65,28 @@ class Room {
   std::int64_t bytes_;
 };
 
+/// While it lives, `plan_by` plans for a device of `units` units, so that few thread blocks have
+/// many tiles each.
+class FewUnits {
+ public:
+  explicit FewUnits(int units) { of_device() = units; }
+  ~FewUnits() { of_device() = 0; }
+  FewUnits(const FewUnits&) = delete;
+  FewUnits& operator=(const FewUnits&) = delete;
+  /// 0: as many as there are.
+  static int& of_device() {
+    static int units = 0;
+    return units;
+  }
+};
+
 /// A plan for one row, also for problems that the family would leave to another one.
 template <class Problem>
 Plan plan_by(int row, const Problem& problem) {
   const planning::Families families = api::families();
   const planning::FoundRow found = planning::find_row(families, name_of(row));
-  const DeviceFacts device = device_facts({DeviceKind::cuda, 0});
+  DeviceFacts device = device_facts({DeviceKind::cuda, 0});
+  if (FewUnits::of_device() > 0) device.units = FewUnits::of_device();
   auto planned = std::make_shared<planning::Planned>();
   planned->family = found.family;
   planned->row = found.row;

@@ -11,8 +11,8 @@
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 
-// Products of one sparse side by the rows of sm80_product that fit into this GPU's shared memory:
-// what tests/gpu/bsr_test.cpp leaves out.
+// Products of one sparse side, and groups of rows, by the rows of sm80_product that fit into this
+// GPU's shared memory: what tests/gpu/bsr_test.cpp leaves out.
 namespace tessera {
 namespace {
 
@@ -220,6 +220,272 @@ TEST(GpuSm80Product, SameBitsEveryTimeAlsoWithDuplicates) {
         bytes += Products::text_of(
             p.run(problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); }));
       if (run == 0) first = bytes;
+      EXPECT_EQ(bytes, first);
+    }
+  }
+}
+
+// ---- groups of rows
+
+/// Weights in blocks of `block`, 0: dense. `transposed`: stored as [n, k].
+struct Weights {
+  std::int64_t block_rows, block_cols;  // as stored
+  std::int64_t n, k;
+  bool transposed;
+};
+std::string text_of(const Weights& w) {
+  return (w.block_rows == 0
+              ? std::string("dense")
+              : "blocks " + std::to_string(w.block_rows) + "x" + std::to_string(w.block_cols)) +
+         " weights " + std::to_string(w.n) + " x " + std::to_string(w.k) +
+         (w.transposed ? ", transposed" : "");
+}
+
+/// Weights of each group, with lists of their own. Lists end before what is stored for the longest
+/// of them; what they do not name is NaN.
+Operand weights_of(Products& p, const Weights& w, std::int64_t groups, DType dtype, DType index) {
+  const std::int64_t rows = w.transposed ? w.n : w.k, cols = w.transposed ? w.k : w.n;
+  Operand operand;
+  if (w.block_rows == 0) {
+    operand = p.matrix(dtype, {groups, rows, cols}, p.random().chance(0.5) ? 8 : 0);
+    operand.transposed = w.transposed;
+    return operand;
+  }
+  const std::int64_t down = rows / w.block_rows, across = cols / w.block_cols;
+  std::vector<Pattern> patterns;
+  std::int64_t stored = 1;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    patterns.push_back(random_pattern(down, across, p.random(), g % 3 == 2 ? 0.1 : 0.5));
+    stored = std::max(stored, patterns.back().stored());
+  }
+  BsrMatrix m;
+  m.rows = rows;
+  m.cols = cols;
+  const Tensor values = p.matrix(dtype, {groups * stored, w.block_rows, w.block_cols});
+  m.values = tensor(values.data, dtype, {groups, stored, w.block_rows, w.block_cols});
+  std::vector<std::int64_t> offsets, indices;
+  const std::int64_t each = w.block_rows * w.block_cols;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    Pattern& pattern = patterns[static_cast<std::size_t>(g)];
+    offsets.insert(offsets.end(), pattern.offsets.begin(), pattern.offsets.end());
+    for (std::int64_t e = pattern.stored() * each; e < stored * each; ++e)
+      store_from_float(values.data, dtype, g * stored * each + e,
+                       std::numeric_limits<float>::quiet_NaN());
+    pattern.indices.resize(static_cast<std::size_t>(stored));
+    indices.insert(indices.end(), pattern.indices.begin(), pattern.indices.end());
+  }
+  m.row_offsets = p.list(index, {groups, down + 1}, offsets);
+  m.col_indices = p.list(index, {groups, stored}, indices);
+  operand = m;
+  operand.transposed = w.transposed;
+  return operand;
+}
+
+MatmulProblem experts_of(Products& p, const Weights& w, const std::vector<std::int64_t>& cuts,
+                         std::int64_t total, DType dtype, DType out, DType index,
+                         bool out_by_columns) {
+  const auto groups = static_cast<std::int64_t>(cuts.size()) - 1;
+  MatmulProblem problem;
+  problem.a = p.matrix(dtype, {total, w.k}, p.random().chance(0.5) ? 8 : 0);
+  problem.b = weights_of(p, w, groups, dtype, index);
+  problem.out = out_by_columns ? swap_dims(p.matrix(out, {w.n, total}, 0, true), 0, 1)
+                               : p.matrix(out, {total, w.n}, p.random().chance(0.3) ? 3 : 0, true);
+  problem.group_offsets = p.list(index, {groups + 1}, cuts);
+  return problem;
+}
+
+/// Offsets that begin anywhere: empty groups, groups of one token and of more than a tile has
+/// columns, more groups than a warp has lanes.
+std::vector<std::int64_t> cuts_of(int kind) {
+  if (kind == 0) return {0, 0, 1, 1, 301, 303, 310, 310};
+  if (kind == 1) return {0, 300};
+  if (kind == 2) return {0, 0, 0, 7};
+  std::vector<std::int64_t> cuts{0};
+  for (int i = 1; i < 100; ++i) cuts.push_back(cuts.back() + (i % 40 == 7 ? 61 : i % 5));
+  return cuts;
+}
+
+const Weights kWeights[] = {
+    {0, 0, 128, 64, true},      {0, 0, 128, 64, false},    {0, 0, 208, 112, true},
+    {0, 0, 208, 112, false},    {0, 0, 64, 192, true},     {0, 0, 96, 32, false},
+    {0, 0, 16, 16, true},       {0, 0, 384, 320, true},    {16, 16, 144, 80, true},
+    {16, 16, 144, 80, false},   {32, 64, 160, 128, true},  {32, 48, 192, 96, false},
+    {64, 64, 192, 128, true},   {64, 64, 192, 128, false}, {128, 128, 256, 128, true},
+    {128, 64, 128, 256, false}, {192, 64, 192, 128, true}, {48, 128, 144, 256, true},
+};
+
+TEST(GpuSm80Product, GroupsMatchTheOracle) {
+  SKIP_WITHOUT_ROWS();
+  int kind = 0;
+  for (const Weights& w : kWeights)
+    for (int cuts_kind = 0; cuts_kind < 4; ++cuts_kind)
+      for (DType out : {DType::bf16, DType::f32}) {
+        ++kind;
+        Products p(static_cast<std::uint64_t>(kind), 40);
+        const std::vector<std::int64_t> cuts = cuts_of(cuts_kind);
+        const DType dtype = kind % 2 ? DType::bf16 : DType::f16;
+        MatmulProblem problem =
+            experts_of(p, w, cuts, cuts.back(), dtype, out == DType::f32 ? out : dtype,
+                       kind % 3 ? DType::i32 : DType::i64, kind / 4 % 2 != 0);
+        expect_right_by_each_row(p, problem, text_of(w) + ", offsets " + std::to_string(cuts_kind));
+      }
+}
+
+/// The pitch of a single row says nothing: no other row may be addressed by it.
+TEST(GpuSm80Product, OneTokenOfAnyPitch) {
+  SKIP_WITHOUT_ROWS();
+  std::uint64_t seed = 0;
+  for (const Weights& w : {Weights{0, 0, 128, 64, true}, Weights{16, 16, 144, 80, true}})
+    for (const std::vector<std::int64_t>& cuts :
+         {std::vector<std::int64_t>{0, 1}, std::vector<std::int64_t>{0, 0, 1, 1}}) {
+      Products p(++seed);
+      MatmulProblem problem =
+          experts_of(p, w, cuts, 1, DType::bf16, DType::bf16, DType::i32, false);
+      problem.a.dense.strides[0] = w.k + 1;
+      expect_right_by_each_row(p, problem, text_of(w) + ", one token");
+    }
+}
+
+TEST(GpuSm80Product, GroupsWithEveryEpilogue) {
+  SKIP_WITHOUT_ROWS();
+  const Weights weights[] = {
+      {0, 0, 160, 96, true}, {0, 0, 144, 96, false}, {32, 32, 160, 96, true}};
+  for (const Weights& w : weights)
+    for (int kind = 0; kind < 24; ++kind) {
+      Products p(static_cast<std::uint64_t>(kind), 12);
+      const std::vector<std::int64_t> cuts = cuts_of(kind % 3);
+      const std::int64_t total = cuts.back(), groups = static_cast<std::int64_t>(cuts.size()) - 1;
+      const DType out = kind % 3 == 0 ? DType::f32 : kind % 3 == 1 ? DType::bf16 : DType::f16;
+      MatmulProblem problem =
+          experts_of(p, w, cuts, total, DType::bf16, out, DType::i32, kind % 4 >= 2);
+      Epilogue& e = problem.epilogue;
+      e.activation = static_cast<Activation>(kind % 5);
+      e.alpha = kind % 3 ? 0.5f : 1.0f;
+      if (kind % 4 < 2) {
+        e.beta = -0.75f;
+        e.c = kind % 5 < 2 ? swap_dims(p.matrix(out, {w.n, total}), 0, 1)
+                           : p.matrix(DType::f32, {total, w.n});
+      }
+      if (kind % 2 == 0) e.bias = p.matrix(DType::f32, {groups, w.n});  // one per group
+      if (kind % 4 == 1) e.bias = tensor(p.matrix(DType::bf16, {1, w.n}).data, DType::bf16, {w.n});
+      if (kind % 4 == 3) {  // one per token
+        e.bias_axis = BiasAxis::row;
+        e.bias = tensor(p.matrix(DType::f32, {1, total}).data, DType::f32, {total});
+      }
+      expect_right_by_each_row(p, problem, text_of(w) + ", epilogue " + std::to_string(kind));
+    }
+}
+
+/// Rows before the first offset and from the last one on are zeros, whatever the epilogue says.
+TEST(GpuSm80Product, RowsOfNoGroupAreZero) {
+  SKIP_WITHOUT_ROWS();
+  const std::vector<std::vector<std::int64_t>> lists = {
+      {0, 100, 100, 300}, {7, 40, 150, 332}, {5, 5, 5, 5}, {0, 0, 0, 0}, {333, 333, 333, 333}};
+  for (const auto& cuts : lists)
+    for (const Weights& w : {Weights{0, 0, 144, 64, true}, Weights{32, 32, 160, 64, true}})
+      for (bool by_columns : {false, true}) {
+        Products p(5);
+        MatmulProblem problem =
+            experts_of(p, w, cuts, 333, DType::bf16, DType::bf16, DType::i32, by_columns);
+        problem.epilogue.bias = p.matrix(DType::f32, {3, w.n});
+        expect_right_by_each_row(p, problem, "rows of no group, " + text_of(w));
+      }
+}
+
+/// With a depth of 0 every tile has only its end, and tiles without steps follow one another.
+TEST(GpuSm80Product, GroupsWithoutDepthHaveTheirBias) {
+  SKIP_WITHOUT_ROWS();
+  Products p(6);
+  const std::vector<std::int64_t> cuts = cuts_of(3);
+  const auto groups = static_cast<std::int64_t>(cuts.size()) - 1;
+  MatmulProblem problem = experts_of(p, {0, 0, 272, 0, true}, cuts, cuts.back(), DType::bf16,
+                                     DType::f32, DType::i32, false);
+  problem.epilogue.bias = p.matrix(DType::f32, {groups, 272});
+  expect_right_by_each_row(p, problem, "no depth");
+}
+
+/// Invalid offsets never lead outside the tensors.
+TEST(GpuSm80Product, HostileOffsetsOfGroups) {
+  SKIP_WITHOUT_ROWS();
+  constexpr std::int64_t kWide = std::int64_t{1} << 40;
+  const std::vector<std::vector<std::int64_t>> lists = {{-5, 1 << 30, 3, -7},
+                                                        {100, 50, 20, 0},
+                                                        {0, 200, 100, 64},
+                                                        {64, 64, 64, 64},
+                                                        {-kWide, kWide, -kWide, kWide}};
+  for (const Weights& w : {Weights{0, 0, 48, 64, true}, Weights{0, 0, 48, 64, false},
+                           Weights{16, 16, 48, 64, true}, Weights{16, 32, 64, 64, false}})
+    for (const auto& cuts : lists)
+      for (DType index : {DType::i32, DType::i64}) {
+        if (index == DType::i32 && cuts.front() == -kWide) continue;
+        Products p(8);
+        const MatmulProblem problem =
+            experts_of(p, w, cuts, 64, DType::bf16, DType::bf16, index, false);
+        for (int row : rows_that_fit()) {
+          const std::vector<std::byte> copy =
+              p.run(problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
+          p.expect_untouched_outside(problem.out, copy, "hostile offsets, " + text_of(w));
+        }
+      }
+}
+
+/// NaN in the tokens of one group, and in its weights, reaches no other group.
+TEST(GpuSm80Product, NaNStaysInItsGroup) {
+  SKIP_WITHOUT_ROWS();
+  const std::vector<std::int64_t> cuts = {0, 3, 3, 20, 61, 62, 350, 357};
+  for (const Weights& w :
+       {Weights{0, 0, 144, 80, true}, Weights{0, 0, 144, 80, false}, Weights{0, 0, 128, 64, true},
+        Weights{16, 16, 144, 80, true}, Weights{64, 64, 192, 128, false}})
+    for (std::size_t bad : {0, 2, 3, 5}) {
+      Products p(9);
+      MatmulProblem problem =
+          experts_of(p, w, cuts, cuts.back(), DType::bf16, DType::f32, DType::i32, false);
+      const Tensor& tokens = problem.a.dense;
+      for (std::int64_t i = cuts[bad]; i < cuts[bad + 1]; ++i)
+        for (std::int64_t d = 0; d < w.k; ++d)
+          store_from_float(tokens.data, DType::bf16, i * tokens.stride(0) + d,
+                           std::numeric_limits<float>::quiet_NaN());
+      const Tensor& values = problem.b.is_sparse() ? problem.b.sparse.values : problem.b.dense;
+      for (std::int64_t e = 0; e < values.stride(0); ++e)
+        store_from_float(values.data, DType::bf16,
+                         static_cast<std::int64_t>(bad) * values.stride(0) + e,
+                         std::numeric_limits<float>::quiet_NaN());
+      for (int row : rows_that_fit()) {
+        std::vector<std::byte> copy =
+            p.run(problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
+        const Tensor out = p.twin().inside(problem.out, copy);
+        for (std::int64_t i = 0; i < out.size(0); ++i)
+          for (std::int64_t j = 0; j < out.size(1); ++j) {
+            const float x = static_cast<const float*>(out.data)[i * out.stride(0) + j];
+            const bool here = i >= cuts[bad] && i < cuts[bad + 1];
+            // A sparse row of the group may have no block.
+            ASSERT_TRUE(here ? x != x || x == 0 : x == x)
+                << text_of(w) << " row " << i << " column " << j << " " << x;
+          }
+      }
+    }
+}
+
+/// More tiles than SMs, and more groups than 32, in one call; the same bits every time.
+TEST(GpuSm80Product, ManyTilesOfGroups) {
+  SKIP_WITHOUT_ROWS();
+  for (const Weights& w : {Weights{0, 0, 640, 64, true}, Weights{64, 32, 640, 64, true}}) {
+    std::string first;
+    for (int run = 0; run < 3; ++run) {
+      Products p(10, 48);
+      std::vector<std::int64_t> cuts{0};
+      for (int g = 0; g < 150; ++g)
+        cuts.push_back(cuts.back() + (g % 50 == 49 ? 530 : g % 4 == 0 ? 0 : g % 30));
+      const MatmulProblem problem =
+          experts_of(p, w, cuts, cuts.back(), DType::bf16, DType::bf16, DType::i32, false);
+      std::string bytes;
+      if (run == 0) {
+        first = expect_right_by_each_row(p, problem, "many tiles of groups, " + text_of(w));
+        continue;
+      }
+      for (int row : rows_that_fit())
+        bytes += Products::text_of(
+            p.run(problem, [&](const MatmulProblem& device) { gpu_test::run_by(row, device); }));
       EXPECT_EQ(bytes, first);
     }
   }

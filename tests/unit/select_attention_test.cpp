@@ -190,15 +190,9 @@ TEST(SelectAttention, Fp8RefusalsSayWhatIsSupported) {
   EXPECT_EQ(reasons(by_rows, tall),
             Reasons{"more than one factor per head of k and v is not supported"});
   EXPECT_EQ(reasons(by_rows, plain), Reasons{});
-  const std::int64_t most = 65535 / heads;
-  EXPECT_EQ(reasons(fp8(most), tall), Reasons{});
-  EXPECT_EQ(reasons(fp8(most + 1), tall),
-            Reasons{"sequences times heads of v: expected at most 65535, got " +
-                    std::to_string((most + 1) * heads)});
 }
 
-/// Values whose keys are contiguous are read as they lie.
-TEST(SelectAttention, Fp8ValuesByKeysAreNotTransposed) {
+TEST(SelectAttention, Fp8ValuesByKeysAreReadAsTheyLie) {
   const std::string row = "sm90_attention_fp8_d128_q192_k128_s4";
   const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
   AttentionProblem p = problem_of({.batch = 4, .length = 1000});
@@ -216,9 +210,7 @@ TEST(SelectAttention, Fp8ValuesByKeysAreNotTransposed) {
   EXPECT_NE(e.problem.find(" v by keys"), std::string::npos) << e.problem;
   AttentionProblem by_rows = p;
   by_rows.v.strides = by_rows.k.strides;
-  const Explanation transposed = on_h200(by_rows);
-  EXPECT_EQ(transposed.plan.workspace_bytes - e.plan.workspace_bytes, 4 * heads * dim * 1024);
-  EXPECT_GT(transposed.plan.predicted_ms, e.plan.predicted_ms);
+  EXPECT_EQ(on_h200(by_rows).plan.workspace_bytes, e.plan.workspace_bytes);
 
   AttentionProblem packed = p;
   for (Tensor* t : {&packed.q, &packed.k, &packed.v, &packed.out}) *t = shaped({4000, heads, dim});

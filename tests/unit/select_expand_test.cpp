@@ -109,12 +109,27 @@ TEST(SelectExpand, ProductsWithoutABsrKernelMayBeExpanded) {
 TEST(SelectExpand, GroupsOfRowsMayBeExpanded) {
   MatmulProblem problem;
   problem.a = shaped({4096, 1024});
-  problem.b = bsr(1024, 1024, 16, 0.5);  // no grouped kernel walks these blocks
-  problem.b.sparse.row_offsets = shaped({8, 65}, DType::i32);
+  problem.b = bsr(1024, 1024, 8, 0.5);  // no grouped kernel walks these blocks
+  problem.b.sparse.row_offsets = shaped({8, 129}, DType::i32);
   problem.out = shaped({4096, 1024});
   problem.group_offsets = shaped({9}, DType::i32);
   EXPECT_THROW(planned(problem, 0), Error);
   EXPECT_EQ(planned(problem).expanded_bytes, 8 * 1024 * 1024 * 2);
+}
+
+TEST(SelectExpand, CopiesThatGroupedKernelsCannotAddressAreNotMade) {
+  const std::string row = "sm80_product_m128_n256_k64_s3";
+  const auto groups = [](std::int64_t count) {
+    MatmulProblem problem;
+    problem.a = shaped({4096, 32768});
+    problem.b = bsr(32768, 32768, 8, 0.001);
+    problem.b.sparse.row_offsets = shaped({count, 4097}, DType::i32);
+    problem.out = shaped({4096, 32768});
+    problem.group_offsets = shaped({count + 1}, DType::i32);
+    return problem;
+  };
+  EXPECT_EQ(planned(groups(16), kNoLimit, row).expanded_bytes, std::int64_t{32} << 30);
+  EXPECT_THROW(planned(groups(64), kNoLimit, row), Error);
 }
 
 TEST(SelectExpand, BlocksThatNoConversionCopiesAreNotExpanded) {

@@ -1,8 +1,9 @@
 // Block-sparse products by sm80_product: the index arithmetic of its operands in shared memory,
-// with ldmatrix and mma.sync emulated as PTX defines them; which devices plan which row, when it is
-// chosen, and what it refuses.
+// with ldmatrix and mma.sync emulated as PTX defines them; the tiles of groups; which devices plan
+// which row, when it is chosen, and what it refuses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <set>
@@ -13,6 +14,9 @@
 #include "src/kernels/cuda/sm80/product/operands.hpp"
 #include "src/kernels/cuda/sm80/product/plan.hpp"
 #include "src/kernels/cuda/sm80/product/rows.hpp"
+#include "src/walk/bsr_walk.hpp"
+#include "src/walk/groups.hpp"
+#include "tests/support/random.hpp"
 #include "tests/unit/emulated_mma.hpp"
 #include "tests/unit/selecting.hpp"
 
@@ -64,28 +68,32 @@ Memory filled(int lines, bool deep, int seed) {
 }
 
 /// The product of a step, by the addresses and register orders of multiply.cuh.
-template <bool kDenseDeep, bool kBlocksDeep>
+template <int kRowWarps, bool kDenseDeep, bool kBlocksDeep>
 void expect_product() {
+  using Grid = WarpGrid<kRows, kColumns, kThreads / 32, kRowWarps>;
+  constexpr int kPairs = Grid::kColumns / 16;
   using Dense = DenseSide<kColumns, kDenseDeep>;
   using Pieces = PieceSide<kRows, kBlocksDeep>;
   expect_whole_copy<typename Dense::Rows>(kDenseDeep ? kColumns : kDepth);
   expect_whole_copy<typename Pieces::Rows>(kBlocksDeep ? kRows : kDepth);
   const Memory dense = filled<typename Dense::Rows>(kColumns, kDenseDeep, 1);
   const Memory pieces = filled<typename Pieces::Rows>(kRows, kBlocksDeep, 2);
-  for (int warp = 0; warp < kColumns / kWarpColumns; ++warp)
-    for (int quarter = 0; quarter < kRows / 16; ++quarter) {
-      std::array<std::array<std::array<int, 4>, 32>, 4> sum{};
+  for (int warp = 0; warp < kThreads / 32; ++warp) {
+    const Grid grid = Grid::of(warp);
+    for (int quarter = 0; quarter < Grid::kRows / 16; ++quarter) {
+      std::array<std::array<std::array<int, 4>, 32>, kPairs * 2> sum{};
       for (int unit = 0; unit < kUnits; ++unit) {
         std::array<unsigned, 32> left_at{};
         for (int lane = 0; lane < 32; ++lane)
-          left_at[static_cast<std::size_t>(lane)] = Pieces::at(Pieces::from(lane), quarter, unit);
+          left_at[static_cast<std::size_t>(lane)] =
+              Pieces::at(Pieces::from(grid.first_row, lane), quarter, unit);
         expect_no_conflicts(left_at);
         const Words left = ldmatrix(pieces, left_at, !kBlocksDeep);
-        for (int pair = 0; pair < 2; ++pair) {
+        for (int pair = 0; pair < kPairs; ++pair) {
           std::array<unsigned, 32> right_at{};
           for (int lane = 0; lane < 32; ++lane)
             right_at[static_cast<std::size_t>(lane)] =
-                Dense::at(Dense::from(warp, lane), unit, pair);
+                Dense::at(Dense::from(grid.first_column, lane), unit, pair);
           expect_no_conflicts(right_at);
           const Words right = ldmatrix(dense, right_at, !kDenseDeep);
           mma(sum[static_cast<std::size_t>(pair * 2)], left, right, 0);
@@ -93,10 +101,10 @@ void expect_product() {
         }
       }
       for (int lane = 0; lane < 32; ++lane)
-        for (int eight = 0; eight < 4; ++eight)
+        for (int eight = 0; eight < kPairs * 2; ++eight)
           for (int i = 0; i < 4; ++i) {
-            const int row = quarter * 16 + lane / 4 + i / 2 * 8;
-            const int column = warp * kWarpColumns + eight * 8 + lane % 4 * 2 + i % 2;
+            const int row = grid.first_row + quarter * 16 + lane / 4 + i / 2 * 8;
+            const int column = grid.first_column + eight * 8 + lane % 4 * 2 + i % 2;
             int expected = 0;
             for (int depth = 0; depth < kDepth; ++depth)
               expected += value(row, depth, 2) * value(column, depth, 1);
@@ -105,13 +113,18 @@ void expect_product() {
                       expected);
           }
     }
+  }
 }
 
 TEST(Sm80Product, OperandsReachTheRegistersInOrder) {
-  expect_product<true, true>();
-  expect_product<true, false>();
-  expect_product<false, true>();
-  expect_product<false, false>();
+  expect_product<1, true, true>();
+  expect_product<1, true, false>();
+  expect_product<1, false, true>();
+  expect_product<1, false, false>();
+  expect_product<2, true, true>();
+  expect_product<2, true, false>();
+  expect_product<2, false, true>();
+  expect_product<2, false, false>();
 }
 
 }  // namespace
@@ -154,6 +167,164 @@ std::string refused(const MatmulProblem& problem, const char* device = "a100",
        rejections(row_named(row), shape_of(AnyProblem(problem)), device_preset(device)))
     all += reason + "; ";
   return all;
+}
+
+/// out [tokens, n] = x W[group of the token]^T with dense weights, or a share of blocks of `block`.
+MatmulProblem experts(std::int64_t tokens, std::int64_t n, std::int64_t k, std::int64_t groups,
+                      std::int64_t block = 0, bool transposed = true) {
+  MatmulProblem p;
+  p.a = shaped({tokens, k});
+  if (block == 0) {
+    p.b = transposed ? shaped({groups, n, k}) : shaped({groups, k, n});
+  } else {
+    BsrMatrix w;
+    w.rows = transposed ? n : k;
+    w.cols = transposed ? k : n;
+    const std::int64_t stored = (w.rows / block) * (w.cols / block) / 4;
+    w.values = shaped({groups, stored, block, block});
+    w.row_offsets = shaped({groups, w.rows / block + 1}, DType::i32);
+    w.col_indices = shaped({groups, stored}, DType::i32);
+    p.b = w;
+  }
+  p.b.transposed = transposed;
+  p.out = shaped({tokens, n});
+  p.group_offsets = shaped({groups + 1}, DType::i32);
+  return p;
+}
+
+/// Each element of the columns of groups is in one tile, of its group; other columns are in none.
+TEST(Sm80Product, TilesOfGroupsCoverTheirColumnsOnce) {
+  constexpr Tile kTile = kSm80ProductRows[0].tile;
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    generate::Random random(seed);
+    const int groups =
+        static_cast<int>(random.chance(0.2) ? random.between(30, 300) : random.between(1, 6));
+    const int length = static_cast<int>(random.between(0, random.chance(0.5) ? 40 : 3000));
+    std::vector<std::int64_t> offsets;
+    for (int g = 0; g <= groups; ++g) offsets.push_back(random.between(0, length));
+    std::sort(offsets.begin(), offsets.end());
+    if (random.chance(0.5)) offsets.front() = 0, offsets.back() = length;
+    const bool hostile = random.chance(0.3);
+    if (hostile)
+      for (int i = 0; i < 3; ++i)
+        offsets[random.bits() % offsets.size()] = random.between(-9, 4000);
+
+    bsr::Walk walk;
+    walk.height_shift = static_cast<int>(random.between(4, 6));
+    const int height = 1 << walk.height_shift;
+    const int n = static_cast<int>(random.between(1, 40)) * height;
+    walk.lines = n / height;
+    walk.cols = length;
+    const GroupView view{{nullptr, offsets.data()}, 1, groups, length};
+    const Sm80ProductLayout layout = layout_of<Sm80ProductLayout>(
+        kSm80ProductRows[0], shape_of(AnyProblem(experts(length, n, 64, groups))),
+        device_preset("a100"));
+
+    // As warps find them: decreasing offsets count as equal ones.
+    int number = 0, floor = view.offset(0);
+    std::vector<std::vector<int>> group_of(static_cast<std::size_t>((n + kTile.m - 1) / kTile.m),
+                                           std::vector<int>(static_cast<std::size_t>(length), -1));
+    for (int g = 0; g < groups; ++g) {
+      const int begin = floor, end = std::max(floor, view.offset(g + 1));
+      floor = end;
+      const int tiles = walk.tiles_of_group<kTile.m, kTile.n>(begin, end);
+      number += tiles;
+      for (int within = 0; within < tiles; ++within) {
+        const bsr::TileAt at = walk.tile_of_group<kTile.m, kTile.n>(within, g, begin, end);
+        ASSERT_EQ(at.batch, g);
+        ASSERT_EQ(at.line * height % kTile.m, 0);
+        ASSERT_LT(at.line, walk.lines);
+        ASSERT_GE(at.col, begin);
+        ASSERT_LT(at.col, end);
+        auto& row = group_of[static_cast<std::size_t>(at.line * height / kTile.m)];
+        for (int col = at.col; col < std::min(at.col + kTile.n, end); ++col) {
+          ASSERT_EQ(row[static_cast<std::size_t>(col)], -1);
+          row[static_cast<std::size_t>(col)] = g;
+        }
+      }
+    }
+    ASSERT_LE(number, layout.tiles);
+    if (hostile) continue;
+    for (const auto& row : group_of)
+      for (int col = 0; col < length; ++col) {
+        const auto after = std::upper_bound(offsets.begin(), offsets.end(), col);
+        const int expected =
+            col >= offsets.back() ? -1 : static_cast<int>(after - offsets.begin()) - 1;
+        ASSERT_EQ(row[static_cast<std::size_t>(col)], expected) << "column " << col;
+      }
+  }
+}
+
+TEST(Sm80Product, GroupsOfRowsHaveARowOnEveryDevice) {
+  for (const std::int64_t block : {0, 16, 32, 64, 128})
+    for (const bool transposed : {false, true}) {
+      const MatmulProblem problem = experts(8192, 4096, 4096, 8, block, transposed);
+      for (const char* device : {"a100", "b200"})
+        EXPECT_EQ(choose(problem, device_preset(device)).kernel_name, kThreeStages) << block;
+      for (const char* device : {"l4", "l40s", "rtx4090"})
+        EXPECT_EQ(choose(problem, device_preset(device)).kernel_name, kTwoStages) << block;
+    }
+}
+
+TEST(Sm80Product, GroupsOnHopperAreLeftToItsOwnFamily) {
+  for (const char* device : {"h100", "h200"})
+    for (const std::int64_t groups : {1, 8, 64, 256})
+      for (const std::int64_t tokens : {1, 64, 512, 8192, 65536}) {
+        const MatmulProblem dense = experts(tokens, 4096, 4096, groups),
+                            plain = experts(tokens, 2048, 7168, groups, 0, false),
+                            sparse = experts(tokens, 4096, 4096, groups, 128);
+        for (const MatmulProblem* problem : {&dense, &plain, &sparse})
+          EXPECT_EQ(choose(*problem, device_preset(device)).kernel_name.substr(0, 12),
+                    "sm90_matmul_")
+              << device << ", " << groups << " groups, " << tokens << " tokens";
+      }
+  // Blocks that Hopper's own family does not support with groups.
+  for (const std::int64_t block : {16, 32})
+    EXPECT_EQ(choose(experts(8192, 4096, 4096, 8, block), device_preset("h100")).kernel_name,
+              kThreeStages);
+}
+
+TEST(Sm80Product, GroupsHaveAnUpperBoundOfTiles) {
+  const Sm80ProductLayout layout = layout_of<Sm80ProductLayout>(
+      row_named(kThreeStages), shape_of(AnyProblem(experts(1000, 272, 64, 5))),
+      device_preset("a100"));
+  EXPECT_EQ(layout.rows, 272);
+  EXPECT_EQ(layout.cols, 1000);
+  EXPECT_EQ(layout.tiles, 3 * (4 + 5));
+  EXPECT_EQ(layout.ctas, 27);
+}
+
+TEST(Sm80Product, MoreTokensAndMoreGroupsTakeLonger) {
+  const auto ms = [](const MatmulProblem& problem) {
+    return predict_ms(row_named(kTwoStages), shape_of(AnyProblem(problem)), device_preset("a100"));
+  };
+  EXPECT_LT(ms(experts(8192, 4096, 4096, 8)), ms(experts(16384, 4096, 4096, 8)));
+  EXPECT_LT(ms(experts(8192, 4096, 4096, 8)), ms(experts(8192, 4096, 4096, 128)));
+  EXPECT_LT(ms(experts(8192, 4096, 4096, 8, 64)), ms(experts(8192, 4096, 4096, 8)));
+}
+
+TEST(Sm80Product, SaysWhatGroupsItRefuses) {
+  EXPECT_EQ(refused(experts(1000, 272, 80, 5)), "");
+  EXPECT_EQ(refused(experts(1000, 272, 80, 5, 16, false)), "");
+  EXPECT_EQ(refused(experts(0, 272, 80, 5)), "");
+  EXPECT_NE(refused(experts(1000, 264, 80, 5)).find("columns of a dense b: expected a multiple"),
+            std::string::npos);
+  EXPECT_NE(refused(experts(1000, 272, 88, 5)).find("rows of a dense b: expected a multiple"),
+            std::string::npos);
+  MatmulProblem columns = experts(1000, 272, 80, 5);  // tokens are contiguous
+  columns.a = transpose(Operand(shaped({80, 1000})));
+  EXPECT_EQ(refused(columns).find("a:"), 0u) << refused(columns);
+  MatmulProblem inner = experts(1000, 272, 80, 5);
+  inner.group_axis = GroupAxis::inner;
+  inner.a = shaped({96, 1024});
+  inner.b = shaped({1024, 272});
+  inner.out = shaped({5, 96, 272});
+  EXPECT_EQ(refused(inner).find("group_axis inner"), 0u) << refused(inner);
+  EXPECT_EQ(refused(inner).find("a sparse"), std::string::npos);
+  MatmulProblem wide = experts(1000, 272, 80, 5);
+  wide.b.dense.strides[0] = std::int64_t{1} << 34;
+  EXPECT_NE(refused(wide).find("64 GiB"), std::string::npos);
+  EXPECT_THROW(choose(inner, device_preset("a100")), Error);
 }
 
 TEST(Sm80Product, EachDeviceHasARowThatFits) {
@@ -248,10 +419,6 @@ TEST(Sm80Product, SaysWhatItRefuses) {
   MatmulProblem dense = product(96, 256, 96, 16, 16);
   dense.a = shaped({96, 96});
   EXPECT_NE(refused(dense).find("a sparse a or b"), std::string::npos);
-  MatmulProblem grouped = dense;
-  grouped.b = shaped({2, 96, 256});
-  grouped.group_offsets = shaped({3}, DType::i32);
-  EXPECT_NE(refused(grouped).find("group_offsets"), std::string::npos);
 }
 
 }  // namespace

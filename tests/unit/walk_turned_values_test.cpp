@@ -1,10 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 
 #include "src/walk/turned_values.hpp"
-#include "tests/support/random.hpp"
 
 namespace tessera::planning {
 namespace {
@@ -47,23 +48,66 @@ TEST(TurnedValues, BitsOfKeysMoveToTheScoresOfALane) {
       }
 }
 
-/// Pieces of a packed sequence end before the next one begins, and the last one inside of the rows
-/// that are planned.
-TEST(TurnedValues, PackedSequencesDoNotOverlap) {
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    generate::Random random(seed);
-    const std::int64_t sequences = random.between(1, 9);
-    std::int64_t row = 0;
-    for (std::int64_t i = 0; i < sequences; ++i) {
-      const std::int64_t length = random.chance(0.2) ? 0 : random.between(1, 300);
-      const std::int64_t begin = first_turned(row, i);
-      const std::int64_t end = begin + (length + kKeyPiece - 1) / kKeyPiece * kKeyPiece;
-      EXPECT_EQ(begin % kKeyPiece, 0);
-      EXPECT_LE(end, first_turned(row + length, i + 1)) << "seed " << seed << ", sequence " << i;
-      row += length;
+/// What ldmatrix.trans and stmatrix do with the addresses and words of two warps' lanes. Each byte
+/// of a piece's first 16 columns is `of(key, column)`; returns the bytes by column and place.
+using Columns = std::array<std::array<int, kKeyPiece>, LaneOfTurn::kColumns>;
+Columns transposed(int (*of)(int key, int column)) {
+  Columns columns{};
+  for (std::array<int, kKeyPiece>& column : columns) column.fill(-1);
+  for (unsigned half = 0; half < 2; ++half)
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      std::uint32_t words[4] = {};
+      for (unsigned block = 0; block < 4; ++block)
+        for (unsigned byte = 0; byte < 4; ++byte) {
+          const LaneOfTurn addressing{block * 8 + lane % 4 * 2 + byte / 2, half};
+          const int value =
+              of(static_cast<int>(addressing.row()), static_cast<int>(lane / 4 * 2 + byte % 2));
+          words[block] |= static_cast<std::uint32_t>(value) << byte * 8;
+        }
+      LaneOfTurn{lane, half}.arrange(words);
+      for (unsigned block = 0; block < 4; ++block)
+        for (unsigned byte = 0; byte < 4; ++byte) {
+          const LaneOfTurn addressing{block * 8 + lane / 4, half};
+          const unsigned place = addressing.place() + lane % 4 * 4 + byte;
+          columns[addressing.column()][place] = static_cast<int>(words[block] >> byte * 8 & 0xFF);
+        }
     }
-    EXPECT_LE(first_turned(row, sequences), first_turned(row, sequences + 1));
+  return columns;
+}
+
+TEST(TurnedValues, TwoWarpsTransposeAPiece) {
+  const Columns keys = transposed([](int key, int) { return key; });
+  const Columns columns = transposed([](int, int column) { return column; });
+  for (int column = 0; column < LaneOfTurn::kColumns; ++column)
+    for (int place = 0; place < kKeyPiece; ++place) {
+      const auto at = static_cast<std::size_t>(column), of = static_cast<std::size_t>(place);
+      EXPECT_EQ(keys[at][of], turned_key(place)) << "column " << column << ", place " << place;
+      EXPECT_EQ(columns[at][of], column) << "place " << place;
+    }
+}
+
+TEST(TurnedValues, EachWarpReadsItsHalfOfTheKeys) {
+  for (unsigned half = 0; half < 2; ++half) {
+    std::uint64_t read = 0;
+    for (unsigned lane = 0; lane < 32; ++lane)
+      read |= std::uint64_t{1} << LaneOfTurn{lane, half}.row();
+    EXPECT_EQ(read, (LaneOfTurn{0, half}.keys()));
   }
+}
+
+/// The eight lines of a block that stmatrix stores lie in different 16 bytes modulo 128: lines of
+/// 64 bytes, with the swizzle of that width.
+TEST(TurnedValues, StoresMeetNoBankTwice) {
+  for (unsigned half = 0; half < 2; ++half)
+    for (unsigned block = 0; block < 4; ++block) {
+      std::set<unsigned> places;
+      for (unsigned line = 0; line < 8; ++line) {
+        const LaneOfTurn lane{block * 8 + line, half};
+        const unsigned chunk = lane.place() / 16 ^ lane.column() / 2 % 4;
+        places.insert(lane.column() % 2 * 4 + chunk);
+      }
+      EXPECT_EQ(places.size(), 8u) << "half " << half << ", block " << block;
+    }
 }
 
 }  // namespace

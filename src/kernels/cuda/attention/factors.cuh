@@ -17,7 +17,11 @@ struct Factors {
 
   /// `at`: the sequence, or the page; `row`: in it.
   __device__ float of(int at, int of_head, int row) const {
-    return data ? __ldg(data + at * outer + of_head * head + row / rows * block) : 1.0f;
+    return data ? __ldg(place(at, of_head, row)) : 1.0f;
+  }
+  /// Where it lies; not without factors.
+  __device__ const float* place(int at, int of_head, int row) const {
+    return data + at * outer + of_head * head + row / rows * block;
   }
   /// Whether rows of one head have several.
   bool by_rows() const { return block != 0; }

@@ -32,6 +32,13 @@ __device__ __forceinline__ void copy_or_clear(std::uint32_t to, const void* from
       : "memory");
 }
 
+/// The same of four bytes.
+__device__ __forceinline__ void copy_word(std::uint32_t to, const void* from, bool keeps) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(keeps ? 4 : 0)
+               : "memory");
+}
+
 /// Ends a group of this thread's copies, which may be empty.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -36,7 +36,8 @@ inline double with_memory(double work, double bytes, const DeviceFacts& device) 
 }
 
 /// A product with one sparse side on tiles that walk the union of their lines' lists. Assumes
-/// uniformly random blocks. The sparse side gives the rows of the product as computed.
+/// uniformly random blocks. The sparse side gives the rows of the product as computed; with groups
+/// of rows b does, and a dense b has one block per group.
 struct UnionWalk {
   /// Lines have 16, 32 or 64 rows; a group is 64 rows.
   static constexpr std::int64_t kGroup = 64;
@@ -48,16 +49,17 @@ struct UnionWalk {
   /// Blocks of no rows or columns have no walk: the caller excludes them.
   explicit UnionWalk(const MatmulShape& s) {
     const OperandShape& o = s.a.sparse ? s.a : s.b;
-    as_stored = s.a.sparse ? !o.transposed : o.transposed;
-    block_rows = as_stored ? o.block.rows : o.block.cols;
-    block_depth = as_stored ? o.block.cols : o.block.rows;
+    as_stored = !o.sparse || (s.a.sparse ? !o.transposed : o.transposed);
+    block_rows = !o.sparse ? s.n : as_stored ? o.block.rows : o.block.cols;
+    block_depth = !o.sparse ? s.k : as_stored ? o.block.cols : o.block.rows;
     height = largest_part(block_rows);
     piece = largest_part(block_depth);
     rows = real(s.a.sparse ? s.m : s.n);
     cols = real(s.a.sparse ? s.n : s.m);
     depth = real(s.k);
-    density = std::min(
-        1.0, real(o.stored) * real(block_rows) * real(block_depth) / std::max(1.0, rows * depth));
+    density = !o.sparse ? 1
+                        : std::min(1.0, real(o.stored) * real(block_rows) * real(block_depth) /
+                                            std::max(1.0, rows * depth));
   }
   /// The probability that some of `places` places for a block hold one.
   double any_of(double places) const { return 1 - std::pow(1 - density, places); }

@@ -64,19 +64,16 @@ __device__ __forceinline__ void copy_paged_piece(std::uint32_t to, const Source&
   }
 }
 
-/// Starts this thread's copies of the keys (or values) of a piece.
+/// Starts this thread's copies of the keys (or values) of a piece, which begins at element
+/// `of_piece`.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
-                                           const TileDescriptor& tile, int key,
-                                           std::uint64_t kept) {
+                                           std::int64_t of_piece, std::uint64_t kept) {
   using Element = typename T::Element;
   using Share = CopyShare<Rows, T::kThreads>;
   const Share mine = Share::of(thread_of_block());
-  const std::int64_t row = std::int64_t{tile.kv_begin} + key + mine.row;
-  const auto* const data = static_cast<const Element*>(source.data);
-  const Element* const from = data + tile.batch * source.batch + tile.kv_head * source.head +
-                              row * source.row + mine.chunk * Rows::kChunkColumns;
-  // With one stage, scores occupy registers meanwhile.
+  const Element* const from = static_cast<const Element*>(source.data) + of_piece +
+                              mine.row * source.row + mine.chunk * Rows::kChunkColumns;
   constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
   copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
 }

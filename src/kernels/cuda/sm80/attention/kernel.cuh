@@ -60,14 +60,7 @@ class ThreadBlock {
       }
       const Mark next = schedule.mark(step + 1);
       const unsigned next_tile = next == Mark::begins_tile ? tile + 1 : tile;
-      if constexpr (T::kStages > 1) {
-        if (next != Mark::end) {
-          copy_keys(step + 1, next_tile);
-          copy_values(step + 1, next_tile);
-        }
-      } else {
-        copy_values(step, tile);
-      }
+      if constexpr (T::kStages == 1) copy_values(step, tile);
       if (next == Mark::begins_tile) {
         // All warps hold Q in registers once they have left the tile's first step.
         q_copied = T::kQInRegisters && steps_of_tile > 0;
@@ -87,8 +80,15 @@ class ThreadBlock {
                                           unsigned next_tile) {
     const typename T::Step& descriptor = shared_.schedule.step(step);
     const bool needed = rows_.needs(descriptor.key[0]);
+    bool copies = T::kStages > 1 && next != Mark::end;
+    if (copies && (T::kCopiesFirst || !needed)) {
+      copy_next(step + 1, next_tile);
+      copies = false;
+    }
     if (needed) {
       rows_.multiply_qk(queries(), keys(step));
+      // While the tensor cores compute scores, which hides the latency of the addresses.
+      if (copies) copy_next(step + 1, next_tile);
       rows_.compute_p(descriptor, shared_.schedule.tile(tile), shared_.schedule.kept(step));
     }
     if constexpr (T::kStages == 1) {
@@ -99,22 +99,25 @@ class ThreadBlock {
     if (needed) rows_.multiply_pv(values(step));
   }
 
+  __device__ __forceinline__ void copy_next(unsigned step, unsigned tile) {
+    copy_keys(step, tile);
+    copy_values(step, tile);
+  }
   __device__ __forceinline__ void copy_keys(unsigned step, unsigned tile) {
-    copy<typename T::Keys>(keys(step), args_.k, step, tile);
+    copy<typename T::Keys>(keys(step), args_.k, shared_.schedule.places(step).k, step, tile);
   }
   __device__ __forceinline__ void copy_values(unsigned step, unsigned tile) {
-    copy<typename T::Values>(values(step), args_.v, step, tile);
+    copy<typename T::Values>(values(step), args_.v, shared_.schedule.places(step).v, step, tile);
   }
   template <class Rows>
-  __device__ __forceinline__ void copy(std::uint32_t to, const Source& from, unsigned step,
-                                       unsigned tile) {
+  __device__ __forceinline__ void copy(std::uint32_t to, const Source& from, std::int64_t of_piece,
+                                       unsigned step, unsigned tile) {
     const Schedule<T>& schedule = shared_.schedule;
     if constexpr (T::kReadsPages)
       if (args_.pages.table)
         return copy_paged_piece<T, Rows>(to, from, schedule.tile(tile), schedule.paged_keys(step),
                                          args_.rows_of_piece, schedule.kept(step));
-    copy_piece<T, Rows>(to, from, schedule.tile(tile), schedule.step(step).key[0],
-                        schedule.kept(step));
+    copy_piece<T, Rows>(to, from, of_piece, schedule.kept(step));
   }
 
   __device__ __forceinline__ std::uint32_t queries() const {

@@ -17,7 +17,7 @@ constexpr int attention_warp_rows(const Tile& tile) { return tile.m / attention_
 
 /// Shared memory for work descriptors, beside Q and the stages of K and V, and with pages for where
 /// their keys are.
-inline constexpr int kAttentionScheduleBytes = 1024, kPagedKeysBytes = 640;
+inline constexpr int kAttentionScheduleBytes = 1280, kPagedKeysBytes = 640;
 
 /// Shared memory that the driver reserves per thread block.
 inline constexpr int kReservedBytes = 1024;
@@ -34,9 +34,9 @@ constexpr int attention_accumulators(const Tile& tile) {
 }
 
 /// Thread blocks per SM for which a kernel row is compiled: as many as registers allow, with some
-/// 72 per thread besides the accumulators, and as Hopper's shared memory allows.
+/// 64 per thread besides the accumulators, and as Hopper's shared memory allows.
 constexpr int attention_ctas_compiled(const Tile& tile) {
-  constexpr int kRegisters = 65536, kOther = 72, kMaxOfThread = 255, kBytes = 228 * 1024;
+  constexpr int kRegisters = 65536, kOther = 64, kMaxOfThread = 255, kBytes = 228 * 1024;
   const int wanted = std::min(attention_accumulators(tile) + kOther, kMaxOfThread);
   const int of_block = attention_warps(tile) * 32 * ((wanted + 7) / 8 * 8);
   const int by_bytes = kBytes / (attention_shared_bytes(tile) + kReservedBytes);

@@ -9,6 +9,11 @@ namespace tessera::cuda::sm80::attention {
 /// What a step is in the sequence of all steps of a thread block.
 enum class Mark : std::uint8_t { inside, begins_tile, end };
 
+/// The elements at which the keys and values of a step begin.
+struct Places {
+  std::int64_t k, v;
+};
+
 /// The steps of all tiles of a thread block as one sequence. The first warp writes work descriptors
 /// some steps ahead, so that loads run on from tile to tile; a barrier per step shows them to the
 /// other warps. A tile that sees no key has one step without keys.
@@ -32,7 +37,7 @@ class Schedule {
       if (begun_ && next_piece_ < pieces_.count) {
         look_up(args, lane);
       } else if (begun_ && steps_of_tile_ == 0) {
-        if (lane == 0) place(Piece{}, 0, 0);
+        if (lane == 0) place(args, Piece{}, 0, 0);
         advance(1, lane);
       } else if (cursor_.tiles == tile + kTiles) {
         return;  // no free descriptor: the tiles ahead have a step or more each
@@ -49,6 +54,10 @@ class Schedule {
   /// The keys of a step that some query of the tile sees, as a bitmask.
   __device__ __forceinline__ std::uint64_t kept(unsigned step) const {
     return kept_[step % kSteps];
+  }
+  /// Where the keys and values of a step begin, without pages.
+  __device__ __forceinline__ const Places& places(unsigned step) const {
+    return places_[step % kSteps];
   }
   __device__ __forceinline__ const PagedKeys& paged_keys(unsigned step) const {
     return paged_.keys[step % kSteps];
@@ -87,7 +96,7 @@ class Schedule {
       std::uint64_t kept = pieces_.kept(walk, descriptor, piece);
       if constexpr (T::kReadsPages)
         if (args.pages.table) kept &= find_pages(args, descriptor.batch, piece, index);
-      place(piece, index, kept);
+      place(args, piece, index, kept);
     }
     __syncwarp();
     if (lane == 0) next_piece_ += kLookups;
@@ -117,8 +126,14 @@ class Schedule {
   }
 
   /// Writes the descriptor of the step `index` steps after the last one.
-  __device__ void place(const Piece& piece, int index, std::uint64_t kept) {
+  __device__ void place(const Arguments& args, const Piece& piece, int index, std::uint64_t kept) {
     const unsigned at = (cursor_.steps + index) % kSteps;
+    const TileDescriptor& descriptor = tile(cursor_.tiles - 1);
+    const auto begin = [&](const Source& of) {
+      return descriptor.batch * of.batch + descriptor.kv_head * of.head +
+             (std::int64_t{descriptor.kv_begin} + piece.key) * of.row;
+    };
+    places_[at] = {begin(args.k), begin(args.v)};
     steps_[at].bits[0] = piece.bits;
     steps_[at].key[0] = piece.key;
     steps_[at].flags[0] = planning::flags_of(piece);
@@ -139,6 +154,7 @@ class Schedule {
 
   Step steps_[kSteps];
   std::uint64_t kept_[kSteps];
+  Places places_[kSteps];
   typename T::Pieces pieces_;
   TileDescriptor tiles_[kTiles];
   TileCursor cursor_;

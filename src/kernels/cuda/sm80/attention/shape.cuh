@@ -51,12 +51,14 @@ struct Traits {
   // The columns of Q that stay in registers, in MMAs: as many as fit beside the accumulators and
   // kOtherRegisters. QK reads less shared memory, which has little time left.
   static constexpr int kRegisters = std::min(65536 / (kThreads * kCtasPerSm) / 8 * 8, 255);
-  static constexpr int kOtherRegisters =
-      (kBlocks == 1 ? 72 : 48) + (kStages == 1 ? 24 : 0) + (kTransformsScores ? 8 : 0);
+  static constexpr int kOtherRegisters = (kBlocks == 1 && kRegisters > 128 ? 72 : 48) +
+                                         (kStages == 1 ? 24 : 0) + (kTransformsScores ? 8 : 0);
   static constexpr int kFreeRegisters =
       kRegisters - planning::attention_accumulators(kTile) - kOtherRegisters;
   static constexpr int kQRegisterMmas = std::clamp(kFreeRegisters / (4 * kBlocks), 0, kQkMmas);
   static constexpr bool kQInRegisters = kQRegisterMmas == kQkMmas;
+  // Whether the copies of a step are started before QK: beside the scores there are no registers.
+  static constexpr bool kCopiesFirst = kReadsPages && kDim > 192;
 };
 
 /// Q, K or V in global memory; strides in elements, columns are contiguous. Packed: batch 0.

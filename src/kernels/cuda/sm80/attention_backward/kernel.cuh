@@ -42,14 +42,14 @@ class ThreadBlock {
       const int stage = step % T::kStages;
       attention::wait_for_copies();
       __syncthreads();  // Q and dO have arrived; all warps have left the step before
-      if (T::kStages > 1 && step + 1 < shared_.taken.num_steps)
-        copy_step<T>(args_, shared_, step + 1);
       if (T::kHoldsValues && step == 0) scores.begin();
-      if (in_first_warp()) Steps<T>(args_, shared_).fill(step);
       std::int32_t reached = 0;
       if (watches_turns() && turn_of(step) > 0) reached = load_relaxed(counter_of(step));
       scores.compute(descriptor_of(step), stage, [&] {
         if (watches_turns()) pass_turn(step, reached);
+        if (T::kStages > 1 && step + 1 < shared_.taken.num_steps)
+          copy_step<T>(args_, shared_, step + 1);
+        if (in_first_warp()) Steps<T>(args_, shared_).fill(step);
       });
       __syncthreads();  // P and dS have been written
       gradients_.add(stage);

@@ -32,11 +32,10 @@ class WarpScores {
     }
   }
 
-  /// Computes P and dS of a step and writes them to shared memory, rounded. Calls `between()` after
-  /// P: a warp that waits there catches up, as the others use the tensor cores meanwhile.
-  template <class Between>
+  /// Computes P and dS of a step and writes them to shared memory, rounded. Calls `meanwhile()`
+  /// while the tensor cores compute scores, which hides latency.
   __device__ __forceinline__ void compute(const BackwardStep& step, int stage,
-                                          const Between& between) {
+                                          const auto& meanwhile) {
     const auto& rows = shared_.stages[stage];
     const float* const lse = shared_.lse[stage] + first_query() + lane() / 4;
     const float* const delta = shared_.delta[stage] + first_query() + lane() / 4;
@@ -44,10 +43,10 @@ class WarpScores {
     multiply<typename T::Element, T::kDim / 16, kPairs>(
         s, left_operand<typename T::Queries>(rows.queries),
         right_operand<typename T::Keys>(shared_.keys));
+    meanwhile();
     compute_p(s, lse);
     if (agreed(step.masked)) hide(s, step);
     write(s, shared_.rounded().p);
-    between();
     float dp[kBlocks][kPerBlock] = {};
     const auto gradients = left_operand<typename T::Gradients>(rows.gradients);
     if constexpr (T::kHoldsValues)

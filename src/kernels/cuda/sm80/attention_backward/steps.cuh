@@ -95,13 +95,6 @@ class Steps : public KeyTiles<T::kKeyParts> {
   Shared& shared_;
 };
 
-/// Starts the copy of four bytes. If not `keeps`, nothing is read, and zeros are written.
-__device__ __forceinline__ void copy_word(const void* to, const void* from, bool keeps) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(attention::shared_address(to)),
-               "l"(from), "r"(keeps ? 4 : 0)
-               : "memory");
-}
-
 /// Starts this thread's copies of rows of one head of `source`: `kCount` from row `row` on. Those
 /// that are not in `kept` become zeros.
 template <class T, class Rows, int kCount>
@@ -157,9 +150,10 @@ __device__ __forceinline__ void copy_step(const Arguments& args, typename T::Sha
           T::kM +
       planning::mixed_query(query);
   if (thread < T::kM)
-    copy_word(&shared.lse[stage][query], args.scratch.lse + from, true);
+    copy_word(attention::shared_address(&shared.lse[stage][query]), args.scratch.lse + from, true);
   else
-    copy_word(&shared.delta[stage][query], args.scratch.delta + from, (seeing >> query & 1) != 0);
+    copy_word(attention::shared_address(&shared.delta[stage][query]), args.scratch.delta + from,
+              (seeing >> query & 1) != 0);
 }
 
 }  // namespace tessera::cuda::sm80::attention_backward

@@ -12,30 +12,23 @@
 // arrived. Only stored blocks are loaded and multiplied.
 namespace tessera::cuda::sm80::product {
 
-/// Pieces that are stored or absent as a whole: quarters x units of 16.
-enum class PieceSize : int { q8_u4, q4_u4, q2_u2, q1_u1 };
-
-__device__ __forceinline__ PieceSize piece_size(const Walk& walk) {
-  if (walk.height_shift == 6 && walk.slice_shift == 0)
-    // A tile begins with a row of blocks, as its rows divide a block's.
-    return walk.lines_per_block % 2 == 0 ? PieceSize::q8_u4 : PieceSize::q4_u4;
-  return walk.height_shift >= 5 && walk.slice_shift <= 1 ? PieceSize::q2_u2 : PieceSize::q1_u1;
-}
-
-/// Stores a warp's part of a tile, 16 rows at a time.
+/// Stores a warp's part of a tile, 16 rows x 32 columns at a time.
 template <class T>
-__device__ __forceinline__ void store_sums(const Arguments& args, const float (&sum)[T::kSums],
-                                           int index, int warp, int lane) {
-  constexpr int kSets = kWarpColumns / 16;
-  const TileAt tile = args.walk.template tile<T::kM, T::kN>(index);
-  const int row = tile.line << args.walk.height_shift, col = tile.col + warp * kWarpColumns;
-  if (col >= args.walk.cols) return;
+__device__ __forceinline__ void store_sums(const Arguments& args, const TileSpan& tile,
+                                           const WarpTile<T>& sums, const typename T::Grid& grid,
+                                           int lane) {
+  using Sums = WarpTile<T>;
+  constexpr int kSets = 2, kColumns = kSets * 16, kAcross = Sums::kPairs / kSets;
+  const int first_row = (tile.line << args.walk.height_shift) + grid.first_row;
+  const int first_col = tile.col + grid.first_column;
 #pragma unroll 1
-  for (int quarter = 0; quarter < T::kQuarters && row + quarter * 16 < args.rows; ++quarter) {
+  for (int part = 0; part < Sums::kQuarters * kAcross; ++part) {
+    const int row = first_row + part / kAcross * 16, col = first_col + part % kAcross * kColumns;
+    if (row >= args.rows || col >= tile.col_end) continue;
     float x[kSets * 8];
-    cuda::product::pick_sets<T::kSums * 2, kSets>(sum, quarter * kSets, x);
-    cuda::product::store_tile<kWarpColumns, kSets, 16>(args.finish, x, row + quarter * 16, col,
-                                                       tile.batch, args.rows, args.walk.cols, lane);
+    cuda::product::pick_sets<T::kSums * 2, kSets>(sums.sum, part * kSets, x);
+    cuda::product::store_tile<kColumns, kSets, 16>(args.finish, x, row, col, tile.batch, args.rows,
+                                                   tile.col_end, lane);
   }
 }
 
@@ -45,7 +38,8 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
                                                int warp, int lane) {
   constexpr std::uint32_t kStageBytes = sizeof(typename T::Stage);
   const std::uint32_t stages = shared_address(shared.stages);
-  StepLoader<T> loader(args, shared.window, warp * kLanes + lane);
+  const Tiles<T> tiles(args, shared);
+  StepLoader<T> loader(args, tiles, shared.window, warp * kLanes + lane);
   std::uint32_t waiting[T::kStages - 1];  // masks of the steps that are being loaded
 #pragma unroll
   for (int i = 0; i < T::kStages - 1; ++i) {
@@ -55,10 +49,13 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     commit_copies();
   }
   const PieceSize size = piece_size(args.walk);
-  WarpTile<T> tile(stages, warp, lane);
+  const auto grid = T::Grid::of(warp);
+  WarpTile<T> tile(stages, grid, lane);
   tile.clear();
   int stage = 0;
-  for (int index = static_cast<int>(blockIdx.x); index < args.tiles;) {
+  int index = static_cast<int>(blockIdx.x);
+  if (!tiles.exists(index)) return;
+  while (index < args.tiles) {
     wait_for_groups<T::kStages - 2>();
     // The step has arrived, and all warps have left the step before, whose stage is free.
     __syncthreads();
@@ -67,22 +64,28 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     for (int i = 0; i + 1 < T::kStages - 1; ++i) waiting[i] = waiting[i + 1];
     loader.next();
     const std::uint32_t free = stages + (stage == 0 ? T::kStages - 1 : stage - 1) * kStageBytes;
-    if (mask != 0 && size == PieceSize::q8_u4) {
-      // Copies are spread among the MMAs: they would hold up ldmatrix together.
-      static_assert(T::kParts == kUnits);
-      tile.template multiply_deep<0, T::kQuarters>(stage,
-                                                   [&](int unit) { loader.copy(free, unit); });
+    // Copies are spread among the MMAs of large pieces: they would hold up ldmatrix together.
+    static_assert(T::kParts == kUnits);
+    const auto copy = [&](int unit) { loader.copy(free, unit); };
+    if (mask == 0) {
+      loader.copy(free);
+      store_sums<T>(args, tiles.at(index), tile, grid, lane);
+      tile.clear();
+      index += static_cast<int>(gridDim.x);
+      if (T::kGrouped && !tiles.exists(index)) break;
+    } else if constexpr (T::kWhole) {
+      tile.template multiply_deep<0, WarpTile<T>::kQuarters>(stage, copy);
+    } else if (size == PieceSize::q4_u4) {
+      constexpr int kHalf = T::kQuarters / 2;
+      const bool first = (mask & 1) != 0;
+      if (first) tile.template multiply_deep<0, kHalf>(stage, copy);
+      if (mask >> 16 & 1)
+        tile.template multiply_deep<kHalf, kHalf>(stage, [&](int unit) {
+          if (!first) copy(unit);
+        });
     } else {
       loader.copy(free);
-      if (mask == 0) {
-        store_sums<T>(args, tile.sum, index, warp, lane);
-        tile.clear();
-        index += static_cast<int>(gridDim.x);
-      } else if (size == PieceSize::q4_u4) {
-        constexpr int kHalf = T::kQuarters / 2;
-        if (mask & 1) tile.template multiply_deep<0, kHalf>(stage, [](int) {});
-        if (mask >> 16 & 1) tile.template multiply_deep<kHalf, kHalf>(stage, [](int) {});
-      } else if (size == PieceSize::q2_u2) {
+      if (size == PieceSize::q2_u2) {
         tile.template multiply_pieces<2, 2>(stage, mask);
       } else {
         tile.template multiply_pieces<1, 1>(stage, mask);
@@ -99,8 +102,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     bsr_product_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(128) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
-  multiply_tiles<T>(args, shared, static_cast<int>(threadIdx.x) / kLanes,
-                    static_cast<int>(threadIdx.x) % kLanes);
+  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  multiply_tiles<T>(args, shared, warp, lane);
 }
 
 }  // namespace tessera::cuda::sm80::product

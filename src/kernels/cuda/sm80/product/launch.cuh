@@ -44,10 +44,16 @@ inline Arguments arguments_of(const Call& call, const cuda::product::BsrSides& s
   // rows, to the next 16 of the depth.
   args.walk.copy_step = cuda::product::bsr_step(16 * args.walk.row_bytes);
   args.walk.round_step = cuda::product::bsr_step(16 * args.walk.depth_bytes);
-  args.finish = cuda::product::finish_of(std::get<MatmulProblem>(call.problem), sides.swapped);
+  const auto& problem = std::get<MatmulProblem>(call.problem);
+  args.finish = cuda::product::finish_of(problem, sides.swapped);
   args.rows = static_cast<int>(layout.rows);
   args.depth = static_cast<int>(shape.k);
   args.tiles = static_cast<int>(layout.tiles);
+  if (shape.grouped) {
+    args.groups = {planning::indices_of(problem.group_offsets), problem.group_offsets.stride(0),
+                   static_cast<int>(shape.batch), args.walk.cols};
+    args.whole = sides.whole();
+  }
   return args;
 }
 
@@ -64,9 +70,15 @@ void launch(const Call& call) {
   // There, copies that skip the columns beyond it would have addresses that are not aligned.
   if (dense_deep && args.walk.cols == 1) args.column_bytes = 0;
   with_multiplied<kDtypes>(dtype, [&]<class Element>() {
-    const auto with = [&]<bool kDenseDeep, bool kBlocksDeep>() {
-      launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep>>(call, args);
+    const auto with = [&]<bool kDenseDeep, bool kBlocksDeep, bool kGrouped = false>() {
+      if (piece_size(args.walk) == PieceSize::q8_u4)
+        launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped, true>>(call, args);
+      else
+        launch_typed<Traits<kTile, Element, kDenseDeep, kBlocksDeep, kGrouped, false>>(call, args);
     };
+    // With groups, rows of the dense side begin anywhere: they are contiguous along the depth.
+    if (args.groups.offsets && blocks_deep) return with.template operator()<true, true, true>();
+    if (args.groups.offsets) return with.template operator()<true, false, true>();
     if (dense_deep && blocks_deep) return with.template operator()<true, true>();
     if (dense_deep) return with.template operator()<true, false>();
     if (blocks_deep) return with.template operator()<false, true>();

@@ -15,11 +15,12 @@ namespace tessera::cuda::sm80::product {
 template <class T>
 class StepLoader {
  public:
-  __device__ __forceinline__ StepLoader(const Arguments& args, typename T::Window& window,
-                                        int thread)
+  __device__ __forceinline__ StepLoader(const Arguments& args, const Tiles<T>& tiles,
+                                        typename T::Window& window, int thread)
       : args_(args),
+        tiles_(tiles),
         window_(window),
-        lists_(args, thread / kLanes, thread % kLanes),
+        lists_(args, tiles),
         dense_share_(T::DenseShare::of(thread)),
         piece_share_(T::PieceShare::of(thread)),
         dense_to_(dense_share_.offset()),
@@ -52,7 +53,6 @@ class StepLoader {
         return;
       }
       steps_ = lists_.fill(window_, first_);
-      window_first_ = first_;
       first_ += T::Window::steps(walk);
     }
     const int in_window = __ffsll(static_cast<long long>(steps_)) - 1;
@@ -72,7 +72,7 @@ class StepLoader {
         word_[i] = word(i, piece_share_.chunk / 2);
       }
     }
-    set_dense(window_first_ + in_window);
+    set_dense(first_ - T::Window::steps(walk) + in_window);
     copies_ = true;
   }
 
@@ -117,13 +117,18 @@ class StepLoader {
 
   __device__ __forceinline__ void begin_tile() {
     first_ = 0;
-    if (index_ >= args_.tiles) return;
+    if (!tiles_.find(index_)) {
+      if (T::kGrouped) index_ = args_.tiles;  // no tile follows
+      return;
+    }
     lists_.begin(index_);
-    const TileAt tile = args_.walk.template tile<T::kM, T::kN>(index_);
-    const int col = tile.col + (T::kDenseDeep ? dense_share_.row : dense_share_.chunk * 8);
+    const TileSpan tile = tiles_.at(index_);
+    // Computed anew, so that no register holds it.
+    const auto share = T::DenseShare::of(thread_of_block());
+    const int col = tile.col + (T::kDenseDeep ? share.row : share.chunk * 8);
     tile_ = args_.dense + tile.batch * args_.dense_batch_bytes + col * args_.column_bytes +
-            (T::kDenseDeep ? dense_share_.chunk * 16 : dense_share_.row * args_.depth_bytes);
-    columns_ = args_.walk.cols - col;
+            (T::kDenseDeep ? share.chunk * 16 : share.row * args_.depth_bytes);
+    columns_ = tile.col_end - col;
   }
 
   /// Where the dense side of a step is, for this thread, and how much of it exists.
@@ -139,6 +144,7 @@ class StepLoader {
   }
 
   const Arguments& args_;
+  Tiles<T> tiles_;
   typename T::Window& window_;
   ListReader<T> lists_;
   typename T::DenseShare dense_share_;
@@ -147,9 +153,9 @@ class StepLoader {
   int lane_;
 
   // The stream of steps.
-  int index_;                         // tile
-  int first_ = 0, window_first_ = 0;  // first step of the next window, and of this one
-  std::uint64_t steps_ = 0;           // steps of this window that remain, a bit each
+  int index_;                // tile
+  int first_ = 0;            // first step of the next window
+  std::uint64_t steps_ = 0;  // steps of this window that remain, a bit each
 
   const char* blocks_;          // this thread's source in a block at position 0
   const char* tile_ = nullptr;  // and in the dense side, of a tile,

@@ -53,8 +53,23 @@ double tile_seconds(const product::UnionWalk& walk, const Tile& tile, const Devi
   return steps / (tile.stages > 2 ? 1 : kShareOfTwoStages) + kEstimatedTileSeconds;
 }
 
+/// Whether b gives the rows of the product as computed.
+bool swaps(const MatmulShape& s) { return s.b.sparse || s.grouped; }
+
+/// What groups require besides.
+void refuse_groups(const MatmulShape& s, Reasons& reasons) {
+  if (s.group_axis != GroupAxis::rows) return reasons.unsupported("group_axis inner");
+  if (!s.a.tma_readable)
+    reasons.layout("a", "contiguous rows at multiples of 16 bytes, as groups begin at any row");
+  if (!s.b.tma_readable) reasons.layout("b", "contiguous rows or columns at multiples of 16 bytes");
+  if (s.b.sparse) return;
+  reasons.unless_multiple("rows of a dense b", s.k, 16);
+  reasons.unless_multiple("columns of a dense b", s.n, 16);
+  if (!s.b.pool_fits) reasons.layout("b", "matrices that span at most 64 GiB");
+}
+
 /// The family: one sparse side with many columns beside it, walked by the union of several lines'
-/// lists.
+/// lists; also groups of rows, whose matrices may be dense.
 struct Product {
   using Shape = MatmulShape;
   using Layout = Sm80ProductLayout;
@@ -62,9 +77,12 @@ struct Product {
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                      Reasons& reasons) {
     product::refuse_two_sparse(s, reasons);
-    if (!s.a.sparse && !s.b.sparse) reasons.required("a sparse a or b");
-    if (s.grouped) reasons.unsupported("group_offsets");
-    product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
+    if (s.grouped) {
+      refuse_groups(s, reasons);
+    } else {
+      if (!s.a.sparse && !s.b.sparse) reasons.required("a sparse a or b, or groups of rows");
+      product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
+    }
     product::refuse_sizes(s, reasons);
     reasons.unless_at_most("bytes of shared memory", sm80_product_shared_bytes(row.tile),
                            device.shared_bytes_per_block);
@@ -73,20 +91,25 @@ struct Product {
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
     const Tile& tile = row.tile;
-    Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
-    at.tiles = product::count_tiles(
-        product::count_tiles(ceil_div(at.rows, tile.m), ceil_div(at.cols, tile.n)), s.batch);
+    Layout at{.rows = swaps(s) ? s.n : s.m, .cols = swaps(s) ? s.m : s.n};
+    const std::int64_t down = ceil_div(at.rows, tile.m), across = ceil_div(at.cols, tile.n);
+    // Each group may end with a partial tile.
+    at.tiles = s.grouped ? product::count_tiles(down, across + s.batch)
+                         : product::count_tiles(product::count_tiles(down, across), s.batch);
     at.ctas = std::min(at.tiles, std::int64_t{std::max(device.units, 1)});
     product::refuse_tiles(at.tiles, reasons);
     return at;
   }
-  static double seconds(const Shape& s, const Layout&, const KernelRow& row,
+  static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
     const OperandShape& o = s.a.sparse ? s.a : s.b;
-    if (o.block.rows == 0 || o.block.cols == 0) return 0;
+    const std::int64_t block_rows = o.sparse ? o.block.rows : s.n;
+    const std::int64_t block_cols = o.sparse ? o.block.cols : s.k;
+    if (block_rows == 0 || block_cols == 0) return 0;
     const product::UnionWalk walk(s);
-    const double rounds =
-        std::max(std::ceil(walk.tiles(row.tile, s.batch) / std::max(device.units, 1)), 1.0);
+    // Of groups, the upper bound, as sm90_matmul counts them.
+    const double tiles = s.grouped ? real(at.tiles) : walk.tiles(row.tile, s.batch);
+    const double rounds = std::max(std::ceil(tiles / std::max(device.units, 1)), 1.0);
     const double lists = walk.as_stored ? 0 : 15e-6;  // lists are transposed first
     return product::with_memory(rounds * tile_seconds(walk, row.tile, device), work_of(s).bytes,
                                 device) +
@@ -95,8 +118,9 @@ struct Product {
   static BufferSizes buffers(const Shape& s, const Layout&, const KernelRow&, int) {
     return {0, gpu_matmul_schedule_bytes(s)};
   }
-  static std::string describe(const Shape&, const Layout&) {
-    return "; the time is estimated, not fitted to measurements";
+  static std::string describe(const Shape& s, const Layout&) {
+    return std::string(s.grouped ? "; each tile belongs to one group" : "") +
+           "; the time is estimated, not fitted to measurements";
   }
 };
 

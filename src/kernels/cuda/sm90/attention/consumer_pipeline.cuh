@@ -181,8 +181,8 @@ struct ConsumerPipeline {
   Cursor at, next;    // current step of this KV split, and the next one (kLooksAhead)
   // A bitmask instead of bools, which some kernel rows have no registers for: the flags of the
   // current step; kKeysArrived, the next step's K was seen to be there; kHasRowMaxes, all rows of
-  // the tile have a row max.
-  static constexpr unsigned kKeysArrived = 2, kHasRowMaxes = 4;
+  // the tile have a row max; kAgain, the step is computed again (FP8).
+  static constexpr unsigned kKeysArrived = 2, kHasRowMaxes = 4, kAgain = 8;
   unsigned flags = 0;
 };
 

@@ -7,6 +7,7 @@
 #include "src/kernels/cuda/sm90/attention/scheduler.cuh"
 #include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
+#include "src/kernels/cuda/sm90/attention/turn_values.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 // The kernel: initialises the barriers and dispatches each warp to its role.
@@ -48,7 +49,14 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
   }
   if (threadIdx.x == 32) shared.k_ring.init(kOfSplit);
-  if (threadIdx.x == 64) shared.v_ring.init(kOfSplit);
+  if (threadIdx.x == 64) {
+    if constexpr (T::kNarrow) {
+      shared.landing.ring.init(kTurningWarps * kWarpArrivals);
+      shared.v_ring.init(kOfSplit, args.v_by_keys ? 1 : kTurningWarps * T::kPieces * kWarpArrivals);
+    } else {
+      shared.v_ring.init(kOfSplit);
+    }
+  }
   // Four lanes of each warp, as the lanes of a warp initialise barriers one after the other.
   constexpr int kOfWarp = 4, kInitialising = T::kThreads / 32 * kOfWarp;
   if (threadIdx.x % 32 < kOfWarp)
@@ -72,8 +80,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       if (tile::elect()) Producer<T>(args, shared).run();
     } else if (role == WarpRole::scheduler) {
       Scheduler<T>(args, shared, thread % 32).run();
-    } else if (role == WarpRole::v_post_process) {
-      post_process_v<T>(shared, thread % 32, args.v_by_keys);
+    } else if (role == WarpRole::v_post_process || T::kNarrow) {
+      const bool second = role != WarpRole::v_post_process;
+      if constexpr (T::kNarrow)
+        if (!args.v_by_keys) ValuesTurner<T>(shared, second, thread % 32).run();
+      if (second) return;
+      if (!T::kNarrow || args.v_by_keys) post_process_v<T>(shared, thread % 32);
       if (args.walk.packed_q) {
         wait_for_grid_before();
         clear_rest(args.result, args.walk, thread % 32);

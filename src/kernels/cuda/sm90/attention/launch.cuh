@@ -13,7 +13,6 @@
 #include "src/kernels/cuda/prepare/clear_rest.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/kernels/cuda/sm90/attention/turn_values.hpp"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
 #include "src/walk/views.hpp"
 
@@ -55,18 +54,14 @@ void launch_typed(const Call& call) {
           planning::kKeyPiece);
       args.v_by_keys = true;
       args.k_rows = static_cast<int>(problem.k.size(problem.k.rank - 3));
-    } else {
-      const TurnedValues turned{carver.add<std::uint8_t>(planning::turned_bytes(shape)), shape};
-      turn_values(problem, turned, stream);
-      args.v = tile::recent_map(turned.map(), 0, T::kDimV, planning::kKeyPiece);
     }
     args.q_factors = factors_of(problem.q_scale, problem.q);
     args.k_factors = factors_of(problem.k_scale, problem.k);
     args.v_factors = factors_of(problem.v_scale, problem.v);
     args.factors_by_step = planning::has_factors_by_step(shape);
-  } else {
-    args.v = tile::recent_map(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
   }
+  if (!shape.v_by_keys)
+    args.v = tile::recent_map(heads_or_q(problem.v), 0, planning::kKeyPiece, T::LandingRows::kLine);
   args.zeros_from = shape.kv_layout == planning::KvLayout::dense ? static_cast<int>(shape.kv_length)
                                                                  : planning::kOutOfBounds;
   args.walk = planning::attention_walk(problem, shape, layout, T::kTile);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/copy.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer_mma.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 #include "src/kernels/cuda/sm90/attention/merge.cuh"
@@ -32,17 +33,16 @@ class NarrowConsumer {
 
   __device__ __forceinline__ void run() {
     while (pipe_.has_tile(pipe_.tile)) {
-      if (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile)) {
+      const bool computes = !T::kSkipsTiles || pipe_.has_rows(pipe_.tile);
+      if (!computes) {
         pipe_.next_needed_step(false);
+      } else if constexpr (T::kOwnLists) {
+        walk_row_group();
       } else {
-        if constexpr (T::kOwnLists) {
-          walk_row_group();
-        } else {
-          walk();
-        }
-        finish();
+        walk();
       }
       pipe_.release(pipe_.shared.q_ring.empty[pipe_.tile % T::kQueryStages]);
+      if (computes) finish();
       pipe_.release_result(pipe_.tile);
       pipe_.end_tile();
     }
@@ -91,18 +91,33 @@ class NarrowConsumer {
 
   __device__ __forceinline__ void start_tile() {
     softmax_ = {};
-    RowExponents exponents;
     clear<T::kDimV>(o_acc_);
+    const Arguments& args = pipe_.args;
     const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
-    const RowPlaces rows(pipe_.args.walk, tile, pipe_.first_row(), pipe_.thread());
-    const float of_keys =
-        pipe_.args.factors_by_step ? 1.0f : pipe_.args.k_factors.of(tile.batch, tile.kv_head, 0);
+    if (!args.factors_by_step && pipe_.arrives) {  // one lane of the warp
+      float2& factors = own_factors();
+      request(factors.x, args.k_factors, tile.batch, tile.kv_head, 0);
+      request(factors.y, args.v_factors, tile.batch, tile.kv_head, 0);
+    }
+    const RowPlaces rows(args.walk, tile, pipe_.first_row(), pipe_.thread());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const bool exists = rows.query[half] < tile.q_length;  // else any factor will do
       const int row = exists ? tile.q_begin + rows.query[half] : 0;
       const int head = exists ? rows.head[half] : tile.head;
-      const float factor = of_keys * pipe_.args.q_factors.of(tile.batch, head, row);
+      request(own(pipe_.shared.rows.exponents).scale[half], args.q_factors, tile.batch, head, row);
+    }
+    if constexpr (kSumsByMma && kWithLse) own(pipe_.shared.rows.sums) = {0.0f, 0.0f};
+  }
+
+  /// The scales of the rows, from the factors that `start_tile` has requested.
+  __device__ __forceinline__ void set_scales() {
+    wait_for_factors();
+    RowExponents& exponents = own(pipe_.shared.rows.exponents);
+    const float of_keys = pipe_.args.factors_by_step ? 1.0f : own_factors().x;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float factor = of_keys * exponents.scale[half];
       if constexpr (T::kTransformsScores) {
         // `transform` multiplies by the scale of the scores, whether or not there is a softcap.
         factor_[half] = factor, exponents.scale[half] = kLog2e;
@@ -111,20 +126,39 @@ class NarrowConsumer {
         exponents.scale[half] = scale == 0.0f ? 1e-37f : scale;
       }
     }
-    own(pipe_.shared.rows.exponents) = exponents;
-    if constexpr (kSumsByMma && kWithLse) own(pipe_.shared.rows.sums) = {0.0f, 0.0f};
+  }
+
+  /// Starts the copy of a factor to shared memory.
+  __device__ __forceinline__ static void request(float& to, const Factors& factors, int at,
+                                                 int head, int row) {
+    if (factors.data)
+      copy_word(tile::shared_address(&to), factors.place(at, head, row), true);
+    else
+      to = 1.0f;
+  }
+  __device__ __forceinline__ static void wait_for_factors() {
+    wait_for_copies();
+    __syncwarp();
+  }
+  /// The factors of the tile's keys and values, which a warp's lanes share.
+  __device__ __forceinline__ float2& own_factors() {
+    return pipe_.shared.rows.factors[thread_of_block() / 32];
   }
 
   /// Returns false if the step has to be computed again, because P was too large.
   __device__ __forceinline__ bool step() {
-    const bool finds_max = T::kTransformsScores || !pipe_.has_flag(Pipe::kHasRowMaxes);
-    compute_scores();
+    const bool first = !pipe_.has_flag(Pipe::kHasRowMaxes);
+    const bool finds_max = T::kTransformsScores || first || pipe_.has_flag(Pipe::kAgain);
+    multiply_qk();
+    if (first) set_scales();
+    finish_scores();
     const RowExponents exponents = own(pipe_.shared.rows.exponents);
     if constexpr (T::kTransformsScores) {
       softmax_.update_by_max(score_, exponents, rescaling());
       const float of_values = weigh();
       round_p();
       multiply_pv(of_values, [] { return true; });
+      pipe_.flags |= Pipe::kHasRowMaxes;
       return true;
     } else {
       if (finds_max) softmax_.raise_row_maxes_to(score_, exponents, rescaling());
@@ -135,7 +169,7 @@ class NarrowConsumer {
         return finds_max || !any_of_warpgroup(p_sum_[0] >= kMaxSum | p_sum_[2] >= kMaxSum);
       });
       if (!fits) {
-        pipe_.flags &= ~Pipe::kHasRowMaxes;
+        pipe_.flags |= Pipe::kAgain;
         return false;
       }
       pipe_.flags |= Pipe::kHasRowMaxes;
@@ -163,8 +197,8 @@ class NarrowConsumer {
     sums = {sums.x + step.x, sums.y + step.y};
   }
 
-  __device__ __forceinline__ void compute_scores() {
-    multiply_qk();
+  /// From Q K^T to masked scores.
+  __device__ __forceinline__ void finish_scores() {
     if constexpr (T::kTransformsScores) transform();
     if (pipe_.has_flag(kMasked)) {
       const int mine = pipe_.first_row() + pipe_.thread() / 32 * 16 + pipe_.thread() % 32 / 4;
@@ -313,9 +347,8 @@ class NarrowConsumer {
   }
   __device__ __forceinline__ void finish(auto& softmax) {
     if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax)) return;
-    const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
-    const float factor =
-        pipe_.args.factors_by_step ? 1.0f : pipe_.args.v_factors.of(tile.batch, tile.kv_head, 0);
+    wait_for_factors();  // a consumer without steps has not
+    const float factor = pipe_.args.factors_by_step ? 1.0f : own_factors().y;
 #pragma unroll
     for (float& x : o_acc_) x *= factor;
     store_tile(pipe_, pipe_.tile, o_acc_, softmax);

@@ -8,7 +8,6 @@
 #include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm90/attention/rows.hpp"
 #include "src/walk/arithmetic.hpp"
-#include "src/walk/turned_values.hpp"
 
 namespace tessera::planning {
 
@@ -91,34 +90,22 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
 }
 
 void refuse_fp8(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
-  constexpr std::int64_t kMaxBytes = std::int64_t{8} << 30;
-  constexpr std::int64_t kMaxHeads = 65535;  // the third dimension of turn_values' grid
   // A packed sequence begins anywhere in the rows that share a factor.
   if (s.kv_layout == KvLayout::packed && s.kv_scales_by_rows)
     reasons.unsupported("factors for 64 or 128 rows of packed keys");
   if (has_factors_by_step(s) && !supports_score_transform(tile))
     reasons.unsupported("more than one factor per head of k and v");
-  if (s.v_by_keys) {  // not transposed
-    if (s.kv_layout == KvLayout::paged)
-      reasons.layout("v",
-                     "pages of contiguous rows at multiples of 16 bytes, got pages of "
-                     "contiguous keys");
-    // TMA reads no box that begins between multiples of 16 bytes.
-    if (s.kv_layout == KvLayout::packed)
-      reasons.layout("v", "packed sequences of contiguous rows, got contiguous keys");
-    // Two rows of K are a box, which has to be a multiple of 128 bytes in shared memory.
-    if (tile.k % 64 != 0)
-      reasons.unsupported("v with contiguous keys in tiles whose columns are no multiple of 64");
-    return;
-  }
-  reasons.unless_at_most("sequences times heads of v", turned_heads(s), kMaxHeads);
-  reasons.unless_at_most("bytes of all values that tables may name", turned_bytes(s), kMaxBytes);
-}
-
-/// Seconds in which V is transposed: it is read and written.
-double turn_seconds(const AttentionShape& s, const DeviceFacts& device) {
-  if (s.dtype != DType::e4m3 || s.v_by_keys || device.memory_tbs <= 0) return 0;
-  return 2e-6 + 2 * real(turned_bytes(s)) / (device.memory_tbs * 1e12);
+  if (!s.v_by_keys) return;
+  if (s.kv_layout == KvLayout::paged)
+    reasons.layout("v",
+                   "pages of contiguous rows at multiples of 16 bytes, got pages of "
+                   "contiguous keys");
+  // TMA reads no box that begins between multiples of 16 bytes.
+  if (s.kv_layout == KvLayout::packed)
+    reasons.layout("v", "packed sequences of contiguous rows, got contiguous keys");
+  // Two rows of K are a box, which has to be a multiple of 128 bytes in shared memory.
+  if (tile.k % 64 != 0)
+    reasons.unsupported("v with contiguous keys in tiles whose columns are no multiple of 64");
 }
 
 /// The precision of attention in FP8; nothing of other types.
@@ -154,13 +141,11 @@ struct Attention {
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return attention_seconds(s, at, row, device, walked_work(s, at.composed)) +
-           turn_seconds(s, device);
+    return attention_seconds(s, at, row, device, walked_work(s, at.composed));
   }
   static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow& row, int) {
     core::Carver carver;
     carve_attention_scratch(carver, row.tile, at, softmax_state(s.dtype));
-    if (s.dtype == DType::e4m3) carver.add<std::uint8_t>(turned_bytes(s));
     return {carver.used(), 0};
   }
   static std::string describe(const Shape& s, const Layout& at) {
@@ -169,20 +154,6 @@ struct Attention {
 };
 
 }  // namespace
-
-std::int64_t turned_keys(const AttentionShape& s) {
-  if (s.kv_layout == KvLayout::packed) return first_turned(s.kv_total, s.batch + 1);
-  return ceil_div(std::max<std::int64_t>(s.kv_length, 1), kKeyPiece) * kKeyPiece;
-}
-
-std::int64_t turned_heads(const AttentionShape& s) {
-  return (s.kv_layout == KvLayout::packed ? 1 : s.batch) * s.kv_heads;
-}
-
-std::int64_t turned_bytes(const AttentionShape& s) {
-  if (s.v_by_keys) return 0;
-  return turned_heads(s) * s.dim_v * turned_keys(s);
-}
 
 KernelFamily sm90_attention_family() {
   KernelFamily family =

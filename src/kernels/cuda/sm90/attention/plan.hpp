@@ -13,12 +13,6 @@ inline bool has_factors_by_step(const AttentionShape& s) {
          (s.kv_scales_by_rows || (s.has_kv_scales && s.kv_layout == KvLayout::paged));
 }
 
-/// Of FP8, V transposed in scratch memory (`turn_values`): keys of a sequence, whole pieces; heads
-/// of all sequences; bytes of all, 0 where v lies by keys.
-std::int64_t turned_keys(const AttentionShape& s);
-std::int64_t turned_heads(const AttentionShape& s);
-std::int64_t turned_bytes(const AttentionShape& s);
-
 KernelFamily sm90_attention_family();
 
 }  // namespace tessera::planning

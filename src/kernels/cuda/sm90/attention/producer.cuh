@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -125,16 +126,21 @@ class Producer {
 
       auto& v_at = value_place();
       tile::wait(&shared_.v_ring.empty[v_at.stage], v_at.parity ^ 1);
-      std::uint64_t* full = &shared_.v_ring.full[v_at.stage];
-      if constexpr (!T::kAddsUpKeys) full = post_processed(full, place, v_at.stage);
-      tile::arrive_expecting(full, T::Values::kBytes);
-      if constexpr (T::kNarrow) {
-        copy_by_keys(shared_.values[v_at.stage], step, shared_.places[place], descriptor, full);
+      if (lands_values()) {
+        land(shared_.places[place], shared_.kept[place], descriptor.kv_head, v_at.stage);
       } else {
-        const auto values = [&](int panel, int row) {
-          return shared_.values[v_at.stage].panel(panel, row);
-        };
-        copy<typename T::Values>(values, args_.v, shared_.places[place], descriptor.kv_head, full);
+        std::uint64_t* full = &shared_.v_ring.full[v_at.stage];
+        if constexpr (!T::kAddsUpKeys) full = post_processed(full, place, v_at.stage);
+        tile::arrive_expecting(full, T::Values::kBytes);
+        if constexpr (T::kNarrow) {
+          copy_by_keys(shared_.values[v_at.stage], shared_.places[place], descriptor.kv_head, full);
+        } else {
+          const auto values = [&](int panel, int row) {
+            return shared_.values[v_at.stage].panel(panel, row);
+          };
+          copy<typename T::Values>(values, args_.v, shared_.places[place], descriptor.kv_head,
+                                   full);
+        }
       }
       tile::arrive(&shared_.step_ring.empty[place]);
       ++step_;
@@ -163,6 +169,9 @@ class Producer {
     if constexpr (T::kNarrow) return args_.v_by_keys;
     return false;
   }
+
+  /// Whether V has to be transposed.
+  __device__ bool lands_values() const { return T::kNarrow && !interleaves_keys(); }
 
   /// Loads the K of a step with its rows in the order that V's keys need (`turned_key`): two boxes
   /// per piece and panel, of every second pair of rows. TMA does not see that such a box reaches
@@ -201,19 +210,40 @@ class Producer {
     }
   }
 
-  /// Loads the V of a step, transposed or as it lies by keys: one box per piece.
-  __device__ void copy_by_keys(typename T::Values& to, const Step& step,
-                               const planning::KeyPlace (&places)[T::kPieces],
-                               const TileDescriptor& tile, std::uint64_t* full) {
-    const bool packed = static_cast<bool>(args_.walk.sequences.kv_offsets.values);
-    const int first = packed ? planning::first_turned(tile.kv_begin, tile.batch) : 0;
+  /// Loads the V of a step that lies by keys: one box per piece.
+  __device__ void copy_by_keys(typename T::Values& to,
+                               const planning::KeyPlace (&places)[T::kPieces], int head,
+                               std::uint64_t* full) {
 #pragma unroll
-    for (int piece = 0; piece < T::kPieces; ++piece) {
-      const bool exists = places[piece].row != planning::kOutOfBounds && !args_.v_by_keys;
-      load_evict_last(tile::shared_address(to.panel(piece)), args_.v,
-                      exists ? first + step.key[piece] : places[piece].row, 0, tile.kv_head,
-                      packed ? 0 : tile.batch, tile::shared_address(full));
+    for (int piece = 0; piece < T::kPieces; ++piece)
+      load_evict_last(tile::shared_address(to.panel(piece)), args_.v, places[piece].row, 0, head,
+                      places[piece].batch, tile::shared_address(full));
+  }
+
+  /// Loads the V of a step for the warps that transpose it into stage `stage`, piece by piece.
+  __device__ void land(const planning::KeyPlace (&places)[T::kPieces],
+                       const std::uint64_t (&kept)[T::kPieces], int head, int stage) {
+    if constexpr (T::kNarrow) {
+      using Rows = typename T::LandingRows;
+#pragma unroll 1
+      for (int piece = 0; piece < T::kPieces; ++piece) {
+        next_landing() = {stage, piece, kept[piece]};
+        std::uint64_t* const full = &shared_.landing.ring.full[landing_at_.stage];
+        tile::arrive_expecting(full, Rows::kBytes);
+#pragma unroll
+        for (int p = 0; p < Rows::kPanels; ++p)
+          load_evict_last(tile::shared_address(shared_.landing.rows[landing_at_.stage].panel(p)),
+                          args_.v, p * Rows::kLine, places[piece].row, head, places[piece].batch,
+                          tile::shared_address(full));
+        landing_at_.advance();
+      }
     }
+  }
+
+  __device__ auto& next_landing() {
+    const auto [place, parity] = landing_at_;
+    tile::wait(&shared_.landing.ring.empty[place], parity ^ 1);
+    return shared_.landing.pieces[place];
   }
 
   /// Whether some key of the step is seen by no query of the tile.
@@ -249,6 +279,12 @@ class Producer {
   }
 
   __device__ void finish() {
+    if constexpr (T::kNarrow) {
+      if (!args_.v_by_keys) {
+        next_landing().stage = -1;
+        return tile::arrive(&shared_.landing.ring.full[landing_at_.stage]);
+      }
+    }
     next_v_post_descriptor().stage = -1;
     tile::arrive(&shared_.v_post_ring.full[v_posts_ % T::kVPostDescriptors]);
   }
@@ -267,58 +303,45 @@ class Producer {
   tile::RingCursor<T::kValueStages> v_at_;
   // Counters. `q_tiles_`: tiles whose Q has been requested.
   unsigned tile_ = 0, q_tiles_ = 0, step_ = 0, v_posts_ = 0;
+  tile::RingCursor<std::max(T::kLandingPieces, 1)> landing_at_;  // of FP8
 };
 
-/// Zeroes the rows of keys that are not `kept`.
-template <class T, class Rows>
-__device__ __forceinline__ void clear_rows(Rows& rows, const std::uint64_t (&kept_keys)[T::kPieces],
-                                           int lane) {
+/// Zeroes the rows of keys that are not `kept`, of the piece that begins in row `first`.
+template <class Rows>
+__device__ __forceinline__ void clear_rows(Rows& rows, int first, std::uint64_t kept, int lane) {
   constexpr int kLanes = Rows::kLineBytes / 16;  // 16-byte chunks per line
 #pragma unroll 1
-  for (int piece = 0; piece < T::kPieces; ++piece) {
-    const std::uint64_t kept = kept_keys[piece];
-#pragma unroll 1
-    for (int row = lane / kLanes; row < planning::kKeyPiece; row += 32 / kLanes) {
-      if ((kept >> row & 1) != 0) continue;
+  for (int row = lane / kLanes; row < planning::kKeyPiece; row += 32 / kLanes) {
+    if ((kept >> row & 1) != 0) continue;
 #pragma unroll
-      for (int p = 0; p < Rows::kPanels; ++p)
-        reinterpret_cast<uint4*>(rows.panel(p, piece * planning::kKeyPiece + row))[lane % kLanes] =
-            uint4{};
-    }
+    for (int p = 0; p < Rows::kPanels; ++p)
+      reinterpret_cast<uint4*>(rows.panel(p, first + row))[lane % kLanes] = uint4{};
   }
 }
 
-/// The same where V's rows are columns: transposed or, `in_order`, as they lie by keys. A lane has
-/// four keys of every second row.
+/// The same where V's rows are columns, as it lies by keys. A lane has four keys of every second
+/// row.
 template <class T>
-__device__ __forceinline__ void clear_keys(typename T::Values& values,
-                                           const std::uint64_t (&kept_keys)[T::kPieces],
-                                           bool in_order, int lane) {
+__device__ __forceinline__ void clear_keys(typename T::Values& values, int first,
+                                           std::uint64_t kept, int lane) {
   constexpr int kChunk = 16, kWords = planning::kKeyPiece / 4;
-  const int first = lane % kWords * 4;  // place of the four keys in a row
-#pragma unroll 1
-  for (int piece = 0; piece < T::kPieces; ++piece) {
-    std::uint32_t mask = 0;
+  const int of_lane = lane % kWords * 4;  // of the piece
+  std::uint32_t mask = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = in_order ? first + i : planning::turned_key(first + i);
-      if (kept_keys[piece] >> key & 1) mask |= 0xFFu << i * 8;
-    }
+  for (int i = 0; i < 4; ++i)
+    if (kept >> (of_lane + i) & 1) mask |= 0xFFu << i * 8;
 #pragma unroll 1
-    for (int row = lane / kWords; row < T::kDimV; row += 32 / kWords) {
-      auto* const chunk =
-          reinterpret_cast<std::uint32_t*>(values.chunk(row, piece * planning::kKeyPiece + first));
-      chunk[first % kChunk / 4] &= mask;
-    }
+  for (int row = lane / kWords; row < T::kDimV; row += 32 / kWords) {
+    auto* const chunk = reinterpret_cast<std::uint32_t*>(values.chunk(row, first + of_lane));
+    chunk[of_lane % kChunk / 4] &= mask;
   }
 }
 
 /// The V post-process warp. V rows that no query of the tile sees may hold NaN, and P = 0 does not
 /// hide them (0 * NaN is NaN), so this warp zeroes them before it hands the stage to the consumers.
-/// Where a product adds up rows of K, it does so with K. `in_order`: V lies by keys.
+/// Where a product adds up rows of K, it does so with K.
 template <class T>
-__device__ __forceinline__ void post_process_v(typename T::Shared& shared, int lane,
-                                               bool in_order = false) {
+__device__ __forceinline__ void post_process_v(typename T::Shared& shared, int lane) {
   tile::RingCursor<T::kVPostDescriptors> at;
   std::uint32_t parities = 0;  // parity of v_landed, one bit per stage
   while (true) {
@@ -328,12 +351,17 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
     if (stage < 0) return;
     tile::wait(&shared.v_landed[stage], parities >> stage & 1);
     parities ^= 1u << stage;
-    if constexpr (T::kNarrow)
-      clear_keys<T>(shared.values[stage], descriptor.kept, in_order, lane);
-    else if constexpr (T::kAddsUpKeys)
-      clear_rows<T>(shared.keys[stage], descriptor.kept, lane);
-    else
-      clear_rows<T>(shared.values[stage], descriptor.kept, lane);
+#pragma unroll 1
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      const int first = piece * planning::kKeyPiece;
+      const std::uint64_t kept = descriptor.kept[piece];
+      if constexpr (T::kNarrow)
+        clear_keys<T>(shared.values[stage], first, kept, lane);
+      else if constexpr (T::kAddsUpKeys)
+        clear_rows(shared.keys[stage], first, kept, lane);
+      else
+        clear_rows(shared.values[stage], first, kept, lane);
+    }
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     arrive_as_warp(shared.v_post_ring.empty[at.stage], lane);
     if (lane == 0)

@@ -38,7 +38,7 @@ struct DqTraits : forward::Shape<planning::dq_tile(kOfRow), ElementType> {
   // but for its K.
   static constexpr int kQueryStages = 1, kKeysBeforeQueries = 1;
   static constexpr bool kConsumersStore = true;
-  static constexpr int kGradientPanels = Gradients::kPanels;
+  static constexpr int kGradientPanels = Gradients::kPanels, kLandingPieces = 0;
   static constexpr int kStepDescriptors = 40, kTileDescriptors = 3, kVPostDescriptors = 3;
 
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;

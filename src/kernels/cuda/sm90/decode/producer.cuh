@@ -7,17 +7,13 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/walk/lanes.hpp"
 
-// The producer warp: walks the tiles of the CTA's share, looks up 32 pieces at a time, and loads
-// them.
+// The finder warp walks the tiles of the CTA's share and looks up 32 pieces at a time; the loader
+// warp loads them. So the reads of the next tile's list and page numbers, which follow each other,
+// do not hold up the loads of this one.
 namespace tessera::cuda::sm90::decode {
 
-/// The factors of a piece: of each eight keys, and of their values.
-struct NarrowFactors {
-  float k[NarrowStep::kCount], v[NarrowStep::kCount];
-};
-
 template <class T>
-struct Producer {
+struct Finder {
   using Shared = typename T::Shared;
 
   const Arguments& args;
@@ -25,7 +21,7 @@ struct Producer {
   const int lane = threadIdx.x % 32;
   planning::DecodeShares shares;
   tile::RingCursor<T::kTiles> tile_at;
-  tile::RingCursor<T::kStages> stage_at;
+  tile::RingCursor<T::kBatches> batch_at;
 
   __device__ void run() {
     const typename T::Tiles tiles{args.walk, args.walk.strands.rest(static_cast<int>(blockIdx.x))};
@@ -34,25 +30,27 @@ struct Producer {
         planning::DecodeShares::of_strand(args.walk, tiles.strand, entries.units_of_all(tiles));
     const int cta = args.walk.strands.quotient(static_cast<int>(blockIdx.x));
     const std::int64_t begin = shares.begin(cta), end = shares.begin(cta + 1);
-    if (begin < end) load_share(tiles, entries, cta, begin, end);
+    if (begin < end) find_pieces(tiles, entries, cta, begin, end);
     tile::wait(&shared.tile_ring.empty[tile_at.stage], tile_at.parity ^ 1);
     if (lane == 0) {
       shared.tiles[tile_at.stage].no_more_tiles = true;
       tile::arrive(&shared.tile_ring.full[tile_at.stage]);
     }
+    begin_batch();
+    end_batch(0, 0);
   }
 
  private:
   struct Entries;
 
-  __device__ void load_share(const typename T::Tiles& tiles, Entries& entries, int cta,
-                             std::int64_t at, std::int64_t end) {
+  __device__ void find_pieces(const typename T::Tiles& tiles, Entries& entries, int cta,
+                              std::int64_t at, std::int64_t end) {
     while (at < end) {
       const std::int64_t begin = entries.move_to(tiles, at, lane);
       const planning::DecodeTile found = tiles.find(entries.found, at - begin, entries.of_found);
       planning::TileParts parts(args.walk, shares, cta, begin + found.begin, found);
       planning::KvShare share;
-      while (parts.next(share)) load_tile(found, share);
+      while (parts.next(share)) find_pieces(found, share);
       at = begin + found.begin + planning::units_of(found.pieces);
     }
   }
@@ -102,7 +100,7 @@ struct Producer {
     }
   };
 
-  __device__ void load_tile(const planning::DecodeTile& found, const planning::KvShare& share) {
+  __device__ void find_pieces(const planning::DecodeTile& found, const planning::KvShare& share) {
     TileDescriptor& descriptor = shared.tiles[tile_at.stage];
     tile::wait(&shared.tile_ring.empty[tile_at.stage], tile_at.parity ^ 1);
     if (lane == 0) {
@@ -116,42 +114,58 @@ struct Producer {
     shared.pieces.start(args.walk, descriptor, lane);
     __syncwarp();
     const int count = args.walk.template steps_of<T::kTeams>(share);
-    for (int first = 0; first < count; first += 32) {
+    for (int first = 0; first < count; first += kLanes) {
       planning::Piece piece;
       planning::PieceBoxes boxes;
       std::uint64_t kept = 0;
       shared.pieces.look_up(args.walk, descriptor, first + lane, piece, kept);
-      PieceFactors factors;
       if (piece.visited) {
         boxes =
             planning::PieceBoxes::of(args.walk, args.pages, descriptor, piece, args.box_rows, kept);
         kept &= boxes.present;
-        if constexpr (T::kNarrow) factors = factors_of(descriptor, piece, boxes);
       }
-      const int in_batch = min(count - first, 32);
-      for (int i = 0; i < in_batch; ++i) {
-        tile::wait(&shared.empty[stage_at.stage], stage_at.parity ^ 1);
-        if (lane == i) load_piece(piece, boxes, factors, kept, descriptor.kv_head);
-        __syncwarp();
-        stage_at.advance();
+      begin_batch();
+      FoundPiece& to = shared.batches[batch_at.stage].pieces[lane];
+      to.step.key = piece.key;
+      to.step.bits = piece.bits;
+      to.step.kept = kept;
+      to.step.masked = piece.masked != 0 || kept != kAllKeys;
+      to.step.visited = kept != 0;
+      if constexpr (T::kNarrow) {
+        if (piece.visited) find_factors(descriptor, piece, boxes, to.step);
       }
+      to.row = boxes.row;
+#pragma unroll
+      for (int box = 0; box < planning::kMaxBoxes; ++box) to.batch[box] = boxes.batch[box];
+      end_batch(min(count - first, kLanes), descriptor.kv_head);
     }
     __syncwarp();
   }
 
-  struct Nothing {};
-  using PieceFactors = std::conditional_t<T::kNarrow, NarrowFactors, Nothing>;
+  using FoundPiece = typename T::FoundPiece;
+
+  __device__ void begin_batch() {
+    tile::wait(&shared.batch_ring.empty[batch_at.stage], batch_at.parity ^ 1);
+  }
+  __device__ void end_batch(int count, int kv_head) {
+    __syncwarp();
+    if (lane == 0) {
+      auto& batch = shared.batches[batch_at.stage];
+      batch.count = count;
+      batch.kv_head = kv_head;
+      tile::arrive(&shared.batch_ring.full[batch_at.stage]);
+    }
+    batch_at.advance();
+  }
 
   /// The factors of a piece. Boxes share a row of factors, or are a page each.
-  __device__ NarrowFactors factors_of(const TileDescriptor& descriptor,
-                                      const planning::Piece& piece,
-                                      const planning::PieceBoxes& boxes) const {
-    NarrowFactors factors;
+  __device__ void find_factors(const TileDescriptor& descriptor, const planning::Piece& piece,
+                               const planning::PieceBoxes& boxes, NarrowStep& to) const {
 #pragma unroll
     for (int i = 0; i < NarrowStep::kCount; ++i) {
       const int key = i * NarrowStep::kKeys, box = key / args.box_rows;
       if (i > 0 && key % args.box_rows != 0) {  // in the same box, so in the same 64 rows
-        factors.k[i] = factors.k[i - 1], factors.v[i] = factors.v[i - 1];
+        to.k_factors[i] = to.k_factors[i - 1], to.v_factors[i] = to.v_factors[i - 1];
         continue;
       }
       int at = 0;
@@ -161,43 +175,60 @@ struct Producer {
       const int row = args.pages.table ? boxes.row : piece.key;
       if (!args.pages.table) at = descriptor.batch;
       const bool exists = at >= 0;
-      factors.k[i] = exists ? args.k_factors.of(at, descriptor.kv_head, row) : 1.0f;
+      to.k_factors[i] = exists ? args.k_factors.of(at, descriptor.kv_head, row) : 1.0f;
       // P of these keys is zero, and 0 is never the largest factor of a step.
       const float of_none = args.v_factors.data ? 0.0f : 1.0f;
-      factors.v[i] = exists ? args.v_factors.of(at, descriptor.kv_head, row) : of_none;
+      to.v_factors[i] = exists ? args.v_factors.of(at, descriptor.kv_head, row) : of_none;
     }
-    return factors;
+  }
+};
+
+/// Loads the pieces that the finder has looked up, in order.
+template <class T>
+struct Loader {
+  const Arguments& args;
+  typename T::Shared& shared;
+  tile::RingCursor<T::kBatches> batch_at;
+  tile::RingCursor<T::kStages> stage_at;
+
+  __device__ void run() {
+    // elect.sync once: with `lane == 0` the compiler puts a loop over lanes around TMA copies.
+    const bool elected = tile::elect();
+    while (true) {
+      tile::wait(&shared.batch_ring.full[batch_at.stage], batch_at.parity);
+      const auto& batch = shared.batches[batch_at.stage];
+      const int count = batch.count;
+      if (count == 0) return;
+      for (int i = 0; i < count; ++i) {
+        tile::wait(&shared.empty[stage_at.stage], stage_at.parity ^ 1);
+        if (elected) load_piece(batch.pieces[i], batch.kv_head);
+        __syncwarp();
+        stage_at.advance();
+      }
+      if (elected) tile::arrive(&shared.batch_ring.empty[batch_at.stage]);
+      batch_at.advance();
+    }
   }
 
+ private:
   /// Writes a step's descriptor and requests its keys and values. One lane calls it.
-  __device__ void load_piece(const planning::Piece& piece, const planning::PieceBoxes& boxes,
-                             const PieceFactors& factors, std::uint64_t kept, int kv_head) {
+  __device__ void load_piece(const typename T::FoundPiece& piece, int kv_head) {
     const int stage = stage_at.stage;
     std::uint64_t *k_full = &shared.k_full[stage], *v_full = &shared.v_full[stage];
-    auto& step = shared.steps[stage];
-    if constexpr (T::kNarrow) {
-#pragma unroll
-      for (int i = 0; i < NarrowStep::kCount; ++i)
-        step.k_factors[i] = factors.k[i], step.v_factors[i] = factors.v[i];
-    }
-    step.key = piece.key;
-    step.bits = piece.bits;
-    step.kept = kept;
-    step.masked = piece.masked != 0 || kept != kAllKeys;
-    step.visited = kept != 0;
-    if (kept == 0) {
+    shared.steps[stage] = piece.step;
+    if (!piece.step.visited) {
       tile::arrive(k_full);
       tile::arrive(v_full);
       return;
     }
     tile::arrive_expecting(k_full, T::Keys::kBytes);
-    load_rows(shared.keys[stage], args.k, boxes, kv_head, k_full);
+    load_rows(shared.keys[stage], args.k, piece, kv_head, k_full);
     tile::arrive_expecting(v_full, T::Values::kBytes);
-    load_rows(shared.values[stage], args.v, boxes, kv_head, v_full);
+    load_rows(shared.values[stage], args.v, piece, kv_head, v_full);
   }
 
   template <class Rows>
-  __device__ void load_rows(Rows& to, const CUtensorMap& map, const planning::PieceBoxes& boxes,
+  __device__ void load_rows(Rows& to, const CUtensorMap& map, const typename T::FoundPiece& piece,
                             int kv_head, std::uint64_t* full) {
 #pragma unroll
     for (int box = 0; box < planning::kMaxBoxes; ++box) {
@@ -206,7 +237,7 @@ struct Producer {
 #pragma unroll
       for (int panel = 0; panel < Rows::kPanels; ++panel)
         tile::copy_box(tile::shared_address(to.panel(panel, row)), map, panel * Rows::kLine,
-                       boxes.row, kv_head, boxes.batch[box], tile::shared_address(full),
+                       piece.row, kv_head, piece.batch[box], tile::shared_address(full),
                        args.policy);
     }
   }

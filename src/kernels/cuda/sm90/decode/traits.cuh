@@ -80,10 +80,11 @@ struct Traits {
   static_assert(kDim % 64 == 0 && kDimV % 64 == 0, "panels have 64 columns");
   /// Teams of warps take pieces in turn; the warps of a team have 16 rows each.
   static constexpr int kTeams = kTile.kv_splits, kRowWarps = kTile.m / 16;
-  static constexpr int kWarps = kTeams * kRowWarps, kThreads = (kWarps + 1) * 32;
+  static constexpr int kWarps = kTeams * kRowWarps, kThreads = (kWarps + 2) * 32;
   static_assert(kWarps == planning::decode_warps(kTile) && kStages % kTeams == 0);
   static_assert(kTeams > 1, "results are merged through shared memory");
   static constexpr int kTiles = 8;       // tile descriptors
+  static constexpr int kBatches = 2;     // of 32 pieces that the finder is ahead of the loader
   static constexpr int kCounted = 1024;  // entries whose units are kept
   /// Results are exchanged by chunks of columns: in each round, every team merges one chunk.
   static constexpr int kChunk = planning::kDecodeChunk, kChunks = kDimV / kChunk;
@@ -99,6 +100,16 @@ struct Traits {
   using Pieces = planning::DecodePieces<kTile.m>;
   using Tiles = planning::DecodeTiles<kTile.m>;
 
+  /// A step, and the boxes of its keys and values: the row of the first, and their pages.
+  struct FoundPiece {
+    StepDescriptor step;
+    std::int32_t row, batch[planning::kMaxBoxes];
+  };
+  struct Batch {
+    FoundPiece pieces[kLanes];
+    std::int32_t count, kv_head;  // count 0: there are no more
+  };
+
   struct Shared {
     Keys keys[kStages];
     Values values[kStages];
@@ -107,9 +118,11 @@ struct Traits {
     Partial exchange[kTeams][kRowWarps][kPerRound];
     std::uint64_t k_full[kStages], v_full[kStages], empty[kStages];
     tile::RingBarriers<kTiles> tile_ring;
+    tile::RingBarriers<kBatches> batch_ring;
+    Batch batches[kBatches];
     TileDescriptor tiles[kTiles];
     StepDescriptor steps[kStages];
-    // For the producer: pieces of the current tile; of more entries than lanes the units of all,
+    // For the finder: pieces of the current tile; of more entries than lanes the units of all,
     // and where this CTA's share begins.
     Pieces pieces;
     std::int64_t all_units, first_units;  // first_units: before `first_entry`

@@ -4,6 +4,7 @@
 
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch_count.cuh"
+#include "src/kernels/cuda/product/groups.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/matmul_walk.hpp"
@@ -65,7 +66,7 @@ class TileCursor {
  public:
   __device__ TileCursor(const Walk& walk, int tiles)
       : walk_(walk), tiles_(tiles), index_(static_cast<int>(blockIdx.x) / walk.splits) {
-    if (by_groups()) read_groups();
+    if (by_groups()) search_.read(walk_.groups, tiles_of_group());
   }
 
   /// Writes the next tile to `at`; false after the last tile.
@@ -151,47 +152,22 @@ class TileCursor {
     return rows;
   }
 
-  /// Each lane reads one of 32 groups from first_ on: where it begins and ends, and the number of
-  /// tiles of these groups up to and including it.
-  __device__ void read_groups() {
-    const auto& groups = walk_.groups;
-    const int lane = threadIdx.x % 32, group = first_ + lane;
-    if (first_ == 0) floor_ = groups.offset(0);
-    end_ = group < groups.groups ? groups.offset(group + 1) : floor_;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {  // prefix maximum of the offsets
-      const int other = __shfl_up_sync(kAllLanes, end_, d);
-      if (lane >= d && other > end_) end_ = other;
-    }
-    if (end_ < floor_) end_ = floor_;
-    begin_ = __shfl_up_sync(kAllLanes, end_, 1);
-    if (lane == 0) begin_ = floor_;
-    sum_ = sum_through(lane, walk_.template tiles_of_group<kTileM, kTileN>(begin_, end_));
+  __device__ auto tiles_of_group() const {
+    return [this](int begin, int end) {
+      return walk_.template tiles_of_group<kTileM, kTileN>(begin, end);
+    };
   }
 
   /// Finds the tile with number index_ among the groups; false if there is none.
   __device__ bool find(TileAt& at) {
-    while (true) {
-      const unsigned after = __ballot_sync(kAllLanes, tiles_before_ + sum_ > index_);
-      if (after != 0) {
-        const int lane = __ffs(static_cast<int>(after)) - 1;
-        const int begin = __shfl_sync(kAllLanes, begin_, lane),
-                  end = __shfl_sync(kAllLanes, end_, lane);
-        const int before = __shfl_sync(kAllLanes, sum_, lane > 0 ? lane - 1 : 0);
-        const int within = index_ - tiles_before_ - (lane > 0 ? before : 0);
-        if (walk_.cut == Cut::rows) {
-          walk_.template place_in_rows<kTileM, kTileN>(at, within, first_ + lane, begin, end);
-        } else {
-          walk_.template place_in_cols<kTileM, kTileN>(at, within, first_ + lane, begin, end);
-        }
-        return true;
-      }
-      tiles_before_ += __shfl_sync(kAllLanes, sum_, 31);
-      floor_ = __shfl_sync(kAllLanes, end_, 31);
-      first_ += 32;
-      if (first_ >= walk_.groups.groups) return false;
-      read_groups();
-    }
+    return search_.find(
+        walk_.groups, tiles_of_group(), index_, [&](int group, int begin, int end, int within) {
+          if (walk_.cut == Cut::rows) {
+            walk_.template place_in_rows<kTileM, kTileN>(at, within, group, begin, end);
+          } else {
+            walk_.template place_in_cols<kTileM, kTileN>(at, within, group, begin, end);
+          }
+        });
   }
 
   const Walk& walk_;
@@ -200,10 +176,7 @@ class TileCursor {
   // Lists: the batch that was scanned, its number of rows of tiles with long lists, and the
   // threshold.
   int scanned_ = -1, long_ = 0, longer_than_ = 0;
-  // Groups: index of lane 0's group, tiles and end offset of the groups before it; then begin, end
-  // and prefix sum of tiles for this lane's group.
-  int first_ = 0, tiles_before_ = 0, floor_ = 0;
-  int begin_ = 0, end_ = 0, sum_ = 0;
+  cuda::product::GroupSearch search_;
 };
 
 }  // namespace tessera::cuda::sm90::matmul

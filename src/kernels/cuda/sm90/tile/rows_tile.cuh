@@ -42,11 +42,14 @@ struct RowsTile {
     const int place = column % kLine / kChunk ^ row * kLineBytes / 128 % kChunks;
     return reinterpret_cast<uint4*>(panel(column / kLine, row)) + place;
   }
+  /// The address of the chunk at `column`, from that of the same row's first chunk.
+  __device__ static std::uint32_t at_column(std::uint32_t chunk, int column) {
+    return (chunk ^ column % kLine * Of::kBytes) + column / kLine * kPanelBytes;
+  }
   /// The address of the chunk that MMA number `mma` reads, from that of the same row's first or
   /// second chunk.
   __device__ static std::uint32_t to_mma(std::uint32_t chunk, int mma) {
-    const int column = mma * Of::kMmaDepth;
-    return (chunk ^ column % kLine * Of::kBytes) + column / kLine * kPanelBytes;
+    return at_column(chunk, mma * Of::kMmaDepth);
   }
   /// wgmma descriptor whose depth runs along the columns, from `row` (a multiple of 8) on.
   __device__ std::uint64_t by_columns(int row) const {
