@@ -14,12 +14,6 @@ inline constexpr KernelRow kSm80AttentionRows[] = {
      .dtypes = kSm80AttentionDtypes,
      .why = "heads of up to 64: 32 queries per warp share each load of K and V from shared memory",
      .measured = ""},
-    {.name = "sm80_attention_d64_q128_k64_s2_w8",
-     .tile = {.m = 128, .n = 64, .k = 64, .stages = 2, .warpgroups = 2, .v = 64},
-     .dtypes = kSm80AttentionDtypes,
-     .why = "heads of up to 64: four warps per scheduler, of which some multiply while others "
-            "compute P",
-     .measured = ""},
     {.name = "sm80_attention_d64_q64_k64_s2_w4",
      .tile = {.m = 64, .n = 64, .k = 64, .stages = 2, .warpgroups = 1, .v = 64},
      .dtypes = kSm80AttentionDtypes,
