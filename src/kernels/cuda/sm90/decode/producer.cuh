@@ -111,7 +111,6 @@ struct Finder {
     }
     __syncwarp();
     tile_at.advance();
-    request_queries(descriptor);
     shared.pieces.start(args.walk, descriptor, lane);
     __syncwarp();
     const int count = args.walk.template steps_of<T::kTeams>(share);
@@ -141,24 +140,6 @@ struct Finder {
       end_batch(min(count - first, kLanes), descriptor.kv_head);
     }
     __syncwarp();
-  }
-
-  /// Asks L2 for the tile's queries, which the consumers load when they begin it.
-  __device__ void request_queries(const TileDescriptor& tile) const {
-    constexpr int kLine = 128,
-                  kOfRow = T::kDim * static_cast<int>(sizeof(typename T::Element)) / kLine;
-    const std::int64_t bytes = args.narrow_queries ? 1 : sizeof(typename T::Element);
-    for (int line = lane; line < args.walk.rows() * kOfRow; line += kLanes) {
-      const int row = line / kOfRow, within = args.walk.pack.quotient(row);
-      const int query = tile.first_query + within;
-      if (query >= tile.q_length) break;
-      const std::int64_t at = (tile.batch * args.q.batch + (tile.q_begin + query) * args.q.row +
-                               (tile.head + row - within * args.walk.pack.divisor) * args.q.head) *
-                                  bytes +
-                              line % kOfRow * kLine;
-      if (line % kOfRow * kLine < args.q.dim * bytes)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(args.q.data) + at));
-    }
   }
 
   using FoundPiece = typename T::FoundPiece;
