@@ -116,6 +116,25 @@ void expect_product() {
   }
 }
 
+template <int kRowWarps>
+void expect_whole_tile() {
+  using Grid = WarpGrid<kRows, kColumns, kThreads / 32, kRowWarps>;
+  std::set<std::pair<int, int>> begins;
+  for (int warp = 0; warp < kThreads / 32; ++warp) {
+    const Grid grid = Grid::of(warp);
+    EXPECT_EQ(grid.first_row % Grid::kRows, 0);
+    EXPECT_EQ(grid.first_column % Grid::kColumns, 0);
+    EXPECT_LT(grid.first_row, kRows);
+    EXPECT_LT(grid.first_column, kColumns);
+    EXPECT_TRUE(begins.emplace(grid.first_row, grid.first_column).second) << "warp " << warp;
+  }
+}
+
+TEST(Sm80Product, WarpsShareTheWholeTile) {
+  expect_whole_tile<1>();
+  expect_whole_tile<2>();
+}
+
 TEST(Sm80Product, OperandsReachTheRegistersInOrder) {
   expect_product<1, true, true>();
   expect_product<1, true, false>();
