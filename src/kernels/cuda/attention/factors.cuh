@@ -19,7 +19,7 @@ struct Factors {
   __device__ float of(int at, int of_head, int row) const {
     return data ? __ldg(place(at, of_head, row)) : 1.0f;
   }
-  /// Where it lies; not without factors.
+  /// The address of that factor. `data` must not be null.
   __device__ const float* place(int at, int of_head, int row) const {
     return data + at * outer + of_head * head + row / rows * block;
   }

@@ -56,7 +56,7 @@ struct Shape {
   using Keys = RowsTile<Element, kN, kDim>;
   using Values = std::conditional_t<kNarrow, RowsTile<Element, kDimV, kN, planning::kKeyPiece>,
                                     RowsTile<Element, kN, kDimV>>;
-  using ValuesOfPiece = RowsTile<Element, planning::kKeyPiece, kDimV>;  // before that
+  using ValuesOfPiece = RowsTile<Element, planning::kKeyPiece, kDimV>;  // as rows, not transposed
   // Row sums are products of P with ones: eight rows, as few as an MMA reads.
   using Ones = std::conditional_t<kNarrow, RowsTile<Element, 8, 64, 64>, NoOnes>;
   using Step = std::conditional_t<kNarrow, FactorStep<kPieces>, StepDescriptor<kPieces>>;
