@@ -227,6 +227,9 @@ struct RowGroupPieces {
     return piece;
   }
 
+  /// Piece `pieces` becomes number 0.
+  TESSERA_HD constexpr void skip(int pieces) { begin += pieces, count -= pieces; }
+
   /// The keys of a visited piece that some query of its row groups sees.
   TESSERA_HD constexpr std::uint64_t kept(const AttentionWalk& walk, const TileDescriptor& tile,
                                           const Piece& piece) const {
@@ -320,10 +323,18 @@ struct RowGroupPieces {
                                         Piece& piece) const {
     const int entry = number / per_block, within = number % per_block;
     const std::int64_t block = row_groups[g].partial[entry];
-    const std::int64_t bits = row_groups[g].bit_tiles[entry];
-    if (block < 0 || block >= walk.mask.kv_blocks || bits < 0 || bits >= walk.mask.bit_tiles)
-      return false;
-    piece.key = (static_cast<int>(block) * per_block + within) * kKeyPiece;
+    std::int64_t bits = 0;
+    if constexpr (kRowGroups == 3) {  // FP8: no registers to read both at once
+      if (block < 0 || block >= walk.mask.kv_blocks) return false;
+      piece.key = (static_cast<int>(block) * per_block + within) * kKeyPiece;
+      bits = row_groups[g].bit_tiles[entry];
+      if (bits < 0 || bits >= walk.mask.bit_tiles) return false;
+    } else {
+      bits = row_groups[g].bit_tiles[entry];
+      if (block < 0 || block >= walk.mask.kv_blocks || bits < 0 || bits >= walk.mask.bit_tiles)
+        return false;
+      piece.key = (static_cast<int>(block) * per_block + within) * kKeyPiece;
+    }
     // NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result): within a block
     piece.bits = row_groups[g].first_bits + bits * walk.bits_tile +
                  within * (kKeyPiece / 8) * walk.bits_byte;

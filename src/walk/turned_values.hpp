@@ -76,13 +76,13 @@ struct LaneOfTurn {
   TESSERA_HD constexpr unsigned place() const { return (half * 2 + lane / 16) * 16; }
   /// From the words that it has loaded, each of two columns of two keys, to those that it stores,
   /// of one column and four keys.
-  TESSERA_HD constexpr void arrange(std::uint32_t (&words)[4]) const {
+  TESSERA_HD constexpr void arrange(const std::uint32_t (&loaded)[4],
+                                    std::uint32_t (&stored)[4]) const {
     constexpr std::uint32_t kEven = 0x6420, kToOdd = 0x1111;
     const std::uint32_t first = kEven ^ lane / 16 * kToOdd;
     for (int i = 0; i < 4; i += 2) {
-      const std::uint32_t low = words[i], high = words[i + 1];
-      words[i] = bytes_of(low, high, first);
-      words[i + 1] = bytes_of(low, high, first ^ kToOdd);
+      stored[i] = bytes_of(loaded[i], loaded[i + 1], first);
+      stored[i + 1] = bytes_of(loaded[i], loaded[i + 1], first ^ kToOdd);
     }
   }
 };

@@ -64,12 +64,13 @@ Columns transposed(int (*of)(int key, int column)) {
               of(static_cast<int>(addressing.row()), static_cast<int>(lane / 4 * 2 + byte % 2));
           words[block] |= static_cast<std::uint32_t>(value) << byte * 8;
         }
-      LaneOfTurn{lane, half}.arrange(words);
+      std::uint32_t stored[4];
+      LaneOfTurn{lane, half}.arrange(words, stored);
       for (unsigned block = 0; block < 4; ++block)
         for (unsigned byte = 0; byte < 4; ++byte) {
           const LaneOfTurn addressing{block * 8 + lane / 4, half};
           const unsigned place = addressing.place() + lane % 4 * 4 + byte;
-          columns[addressing.column()][place] = static_cast<int>(words[block] >> byte * 8 & 0xFF);
+          columns[addressing.column()][place] = static_cast<int>(stored[block] >> byte * 8 & 0xFF);
         }
     }
   return columns;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include <tessera/attention.hpp>
 
@@ -55,19 +56,22 @@ __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::k
                                             float masked = -INFINITY,
                                             const ByColumns& by_columns = {}) {
   const int row_of_list = kListRows > 0 ? row % kListRows : row;
+  constexpr bool kReadsAhead = std::is_same_v<ByColumns, KeysInOrder>;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
     std::uint64_t bits[2] = {kAllKeys, kAllKeys};
-    if (step.bits[p] != kNoBits) {
+    const auto read = [&](int half) {
+      const int query = walk.pack.quotient(row_of_list + half * 8);
+      const std::int64_t word_row = walk.word_queries.quotient(query);
+      bits[half] = read_bits(masks, walk, step.bits[p] + word_row * walk.bits_row);
+    };
+    if (kReadsAhead && step.bits[p] != kNoBits) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int query = walk.pack.quotient(row_of_list + half * 8);
-        const std::int64_t word_row = walk.word_queries.quotient(query);
-        bits[half] = read_bits(masks, walk, step.bits[p] + word_row * walk.bits_row);
-      }
+      for (int half = 0; half < 2; ++half) read(half);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if (!kReadsAhead && step.bits[p] != kNoBits) read(half);
       const int query = tile.first_query + walk.pack.quotient(row + half * 8);
       const std::uint64_t seen = by_columns(bits[half] >> first_column &
                                             tile.sight.bits_of(query, step.key[p] + first_column));

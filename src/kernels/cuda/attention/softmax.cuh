@@ -155,12 +155,14 @@ struct Softmax {
     });
   }
 
-  /// The same without the sums.
+  /// The same without the sums, of scores `begin` to `end`.
   template <int kCount>
-  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents) const {
+  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents,
+                                            int begin = 0, int end = kCount) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      score[i] = exp2_fast(fmaf(score[i], exponents.scale_of(i / 2 % 2), -row_max[i / 2 % 2]));
+      if (i >= begin && i < end)
+        score[i] = exp2_fast(fmaf(score[i], exponents.scale_of(i / 2 % 2), -row_max[i / 2 % 2]));
   }
 
   /// The sums of this thread's columns of P.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "src/kernels/cuda/common/copy.cuh"
@@ -36,6 +37,8 @@ class NarrowConsumer {
       const bool computes = !T::kSkipsTiles || pipe_.has_rows(pipe_.tile);
       if (!computes) {
         pipe_.next_needed_step(false);
+      } else if constexpr (T::kOverlapsSteps) {
+        walk_overlapped();
       } else if constexpr (T::kOwnLists) {
         walk_row_group();
       } else {
@@ -55,7 +58,8 @@ class NarrowConsumer {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kPieceScores = planning::kKeyPiece / 2;
   // Columns of V that are multiplied at once.
-  static constexpr int kParts = (T::kDimV + T::kN - 1) / T::kN, kPart = T::kDimV / kParts;
+  static constexpr int kParts = (T::kDimV + T::kPvColumns - 1) / T::kPvColumns,
+                       kPart = T::kDimV / kParts;
   static_assert(kPart * kParts == T::kDimV && kPart % 32 == 0);
   static constexpr bool kSumsByMma = !T::kTransformsScores;
   // The sum of a row's P in one step is below this if no P saturated.
@@ -87,6 +91,165 @@ class NarrowConsumer {
       pipe_.advance();
       if (last || !pipe_.next_needed_step()) return;
     }
+  }
+
+  using Cursor = typename Pipe::Cursor;
+
+  /// A tile whose steps overlap: runs of steps that the consumer needs. The first step of a run is
+  /// computed by itself, and of a tile it finds row maxes. So is a step whose P was too large.
+  __device__ __forceinline__ void walk_overlapped() {
+    start_tile();
+    if (!pipe_.next_needed_step()) return;
+    while (true) {
+      if (!step()) continue;
+      if (ends_tile() || !pipe_.next_needed_step()) return;
+      begin_step();
+      bool last, ends, fits = true;
+      while (last = pipe_.is_last(), ends = pipe_.has_flag(kLastOfTile), pipe_.advance(), !last) {
+        pipe_.wait_for_keys();
+        if (T::kSkipsSteps && !pipe_.is_needed()) break;
+        fits = overlap();
+        if (!fits) break;
+      }
+      if (fits) fits = finish_step();
+      if (!fits) {
+        pipe_.at = before();
+        pipe_.wait_for_keys();
+        pipe_.flags |= Pipe::kAgain;
+      } else if (last) {
+        if (T::kLeavesSooner && !ends) pipe_.next_needed_step(false);
+        return;
+      } else if (!pipe_.next_needed_step()) {
+        return;
+      }
+    }
+  }
+
+  /// Goes on to the next step; or behind the tile's last step and returns true, if the consumer
+  /// needs no other.
+  __device__ __forceinline__ bool ends_tile() {
+    if (pipe_.is_last()) {
+      pipe_.leave_tile();
+      return true;
+    }
+    pipe_.advance();
+    return false;
+  }
+
+  /// The step before the current one.
+  __device__ __forceinline__ Cursor before() const {
+    Cursor cursor = pipe_.at;
+    if (cursor.stage == 0) cursor.stage = T::kStages, cursor.parity ^= 1;
+    --cursor.stage;
+    return cursor;
+  }
+
+  /// Scores and P of the current step while no MMA runs.
+  __device__ __forceinline__ void begin_step() {
+    multiply_qk();
+    finish_scores();
+    softmax_.compute_p(score_, own(pipe_.shared.rows.exponents));
+    if constexpr (kWithLse) add_up_step();
+    round_p();
+  }
+
+  // While steps overlap: columns of V that are multiplied at once.
+  static constexpr int kAtOnce = T::kConsumers > 2 ? 32 : std::min(T::kDimV, 64);
+  static constexpr int kTimes = T::kDimV / kAtOnce;
+
+  /// PV of the step before, and the current step's scores and P. Returns false if some P of the
+  /// step before was too large.
+  __device__ __forceinline__ bool overlap() {
+    issue_qk();
+    float sums[kAtOnce / 2];
+    issue_pv(0, sums);
+    tile::mma_wait<1>();
+    tile::settle(score_);
+    finish_scores();
+    // Words of P that are rounded meanwhile, and their scores.
+    constexpr int kHalves = kTimes > 1 ? 2 : 1, kEarly = T::kPvMmas * 4 / kHalves;
+    constexpr int kScores = T::kN / 2 / kHalves;
+    static_assert(kScores % kPieceScores == 0);
+    std::uint32_t early[T::kPvMmas * 4];
+#pragma unroll
+    for (int i = 0; i < kTimes; ++i) {
+      if (i < kHalves)
+        softmax_.compute_p(score_, own(pipe_.shared.rows.exponents), i * kScores,
+                           (i + 1) * kScores);
+      if (i == 0) {
+        round_p(early, 0, kEarly);
+        // P has no signs. The compiler moves the wait for PV not above this branch.
+        std::uint32_t signs = 0;
+#pragma unroll
+        for (int word = 0; word < kEarly; ++word) signs |= early[word];
+        if (agreed((signs & 0x80808080) != 0)) asm volatile("nanosleep.u32 20;" ::: "memory");
+      }
+      if (!take_pv(i, sums)) return false;
+      if (i + 1 < kTimes) issue_pv(i + 1, sums);
+    }
+    end_step();
+    if constexpr (kWithLse) add_up_step();
+#pragma unroll
+    for (int word = 0; word < kEarly; ++word) p_[word] = early[word];
+    round_p(p_, kEarly, T::kPvMmas * 4);
+    return true;
+  }
+
+  /// PV of the step before, alone.
+  __device__ __forceinline__ bool finish_step() {
+    float sums[kAtOnce / 2];
+#pragma unroll
+    for (int i = 0; i < kTimes; ++i) {
+      issue_pv(i, sums);
+      if (!take_pv(i, sums)) return false;
+    }
+    end_step();
+    return true;
+  }
+
+  /// Starts part `part` of the PV of the step before; the first part also the sums of its P.
+  __device__ __forceinline__ void issue_pv(int part, float (&sums)[kAtOnce / 2]) {
+    const Cursor of = before();
+    if (part == 0) tile::wait(&pipe_.shared.v_ring.full[of.stage], of.parity);
+    const std::uint64_t v = pipe_.shared.values[0].by_columns(0) +
+                            of.stage * (T::Values::kBytes >> 4) +
+                            (part * kAtOnce * T::Values::kLineBytes >> 4);
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+    tile::settle(sums);
+    tile::settle(p_sum_);
+    tile::mma_fence();
+#pragma unroll
+    for (int i = 0; i < T::kPvMmas; ++i) {
+      tile::mma<Element, kAtOnce, tile::Major::k>(sums, p_ + i * 4,
+                                                  v + T::Values::columns_of_mma(i), i == 0);
+      if (part == 0)
+        tile::mma<Element, 8, tile::Major::k>(p_sum_, p_ + i * 4, pipe_.shared.ones.by_columns(0),
+                                              i == 0);
+    }
+    tile::mma_commit();
+  }
+
+  /// Waits for a part of the PV and adds it to O. Does not add it and returns false if some P was
+  /// too large.
+  __device__ __forceinline__ bool take_pv(int part, float (&sums)[kAtOnce / 2]) {
+    tile::mma_wait<0>();
+    tile::settle(sums);
+    tile::settle(p_sum_);
+    if (part == 0 && any_of_warpgroup(p_sum_[0] >= kMaxSum | p_sum_[2] >= kMaxSum)) return false;
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 2; ++i) o_acc_[part * kAtOnce / 2 + i] += sums[i];
+    return true;
+  }
+
+  /// Releases the step before, whose PV is added, and adds its sums of P.
+  __device__ __forceinline__ void end_step() {
+    pipe_.release(pipe_.shared.k_ring.empty[before().stage]);
+    pipe_.release(pipe_.shared.v_ring.empty[before().stage]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      softmax_.row_sum[half] = fmaf(0.25f, p_sum_[half * 2], softmax_.row_sum[half]);
+    if constexpr (kWithLse) add_step();
   }
 
   __device__ __forceinline__ void start_tile() {
@@ -230,7 +393,10 @@ class NarrowConsumer {
     };
   }
 
-  __device__ __forceinline__ void round_p() {
+  __device__ __forceinline__ void round_p() { round_p(p_, 0, T::kPvMmas * 4); }
+  /// Words `begin` to `end` of P.
+  __device__ __forceinline__ void round_p(std::uint32_t (&p)[T::kPvMmas * 4], int begin,
+                                          int end) const {
     // Four adjacent keys of V (`turned_key`): two scores, and two that lie half a piece further.
     constexpr int kOfPiece = planning::kKeyPiece / 16, kFurther = kPieceScores / 2;
 #pragma unroll
@@ -238,8 +404,9 @@ class NarrowConsumer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float* const two = score_ + i / kOfPiece * kPieceScores + i % kOfPiece * 4 + half * 2;
-        p_[i / 2 * 4 + i % 2 * 2 + half] =
-            T::Precision::pack(two[0], two[1], two[kFurther], two[kFurther + 1]);
+        const int word = i / 2 * 4 + i % 2 * 2 + half;
+        if (word >= begin && word < end)
+          p[word] = T::Precision::pack(two[0], two[1], two[kFurther], two[kFurther + 1]);
       }
   }
 
@@ -279,6 +446,11 @@ class NarrowConsumer {
   }
 
   __device__ __forceinline__ void multiply_qk() {
+    issue_qk();
+    tile::mma_wait<0>();
+    tile::settle(score_);
+  }
+  __device__ __forceinline__ void issue_qk() {
     const std::uint64_t q = pipe_.shared.q[0].by_columns(pipe_.first_row()) +
                             pipe_.tile % T::kQueryStages * (T::Queries::kBytes >> 4);
     const std::uint64_t k =
@@ -290,8 +462,6 @@ class NarrowConsumer {
       tile::mma<Element, T::kN, tile::Major::k, tile::Major::k>(
           score_, q + T::Queries::columns_of_mma(i), k + T::Keys::columns_of_mma(i), i == 0);
     tile::mma_commit();
-    tile::mma_wait<0>();
-    tile::settle(score_);
   }
 
   /// O += factor * P V, and releases the stage. Does neither, and returns false, if `fits`, which

@@ -31,9 +31,16 @@ struct Policy {
 
   // Registers per thread at launch, and after setmaxnreg has redistributed them.
   static constexpr int kRegisters = 65536 / Shape::kThreads / 8 * 8;
-  // With a list per row group and factors, the scheduler needs more.
+  // With a list per row group and factors, the scheduler needs more, but for a row whose consumers
+  // have none to give.
   static constexpr int kProducerRegisters =
-      (Shape::kConsumers > 2 ? 32 : 40) + (Shape::kNarrow && Shape::kOwnLists ? 8 : 0);
+      (Shape::kConsumers > 2 ? 32 : 40) +
+      (Shape::kNarrow && Shape::kOwnLists && Shape::kConsumers * Shape::kDimV < 256 ? 8 : 0);
+  // With FP8: how often 16 columns of V are loaded before those that are transposed: four registers
+  // each. Four spill.
+  static constexpr int kTurnsAhead = 3;
+  // With FP8: columns of V that are multiplied at once, in a register for each two.
+  static constexpr int kPvColumns = Shape::kOwnLists && Shape::kConsumers > 2 ? 64 : Shape::kN;
   static constexpr int kConsumerRegisters =
       (kRegisters * (Shape::kConsumers + 1) - kProducerRegisters) / Shape::kConsumers / 8 * 8;
   // Number of QK MMAs whose Q operand stays in registers (four words each), so that QK reads less
@@ -61,6 +68,12 @@ struct Policy {
   // Whether consumers test the barrier of the next step's K while they compute. With FP8 they have
   // no register for that step's position, and other warpgroups compute during the wait.
   static constexpr bool kLooksAhead = !Shape::kNarrow;
+  // FP8 where consumers have registers for it: QK of the next step and PV of this one run while a
+  // consumer computes the next step's P.
+  static constexpr bool kOverlapsSteps = Shape::kNarrow && Shape::kTile.stages >= 3 &&
+                                         Shape::kDimV <= (Shape::kConsumers == 2 ? 128 : 64) &&
+                                         (Shape::kConsumers == 2 || !Shape::kOwnLists) &&
+                                         !kTransformsScores;
   static_assert(kLooksAhead || Shape::kKvSplits == 1);
 };
 

@@ -185,6 +185,13 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .times = {.step_ns = 1230, .tile_ns = 6000},
      .why = "FP8, lists of 64 rows with heads of up to 64",
      .measured = ""},
+    {.name = "sm90_attention_fp8_d128_q192_k128_s4_lists3",
+     .tile =
+         {.m = 192, .n = 128, .k = 128, .stages = 4, .warpgroups = 3, .v = 128, .row_groups = 3},
+     .dtypes = kFp8AttentionDtypes,
+     .times = {.step_ns = 1710, .tile_ns = 6000},
+     .why = "FP8, lists of 64 rows with heads of up to 128: three warpgroups hide each other",
+     .measured = ""},
     {.name = "sm90_attention_fp8_d128_q128_k128_s4_lists2",
      .tile =
          {.m = 128, .n = 128, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .row_groups = 2},

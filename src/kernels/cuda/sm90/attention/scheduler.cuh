@@ -17,7 +17,7 @@ class Scheduler {
       : args_(args), shared_(shared), lane_(lane) {}
 
   __device__ void run() {
-    shared_.cursor.start(lane_);
+    shared_.cursor.start(lane());
     const Walk& given = args_.walk;
     bool waits = given.order || given.reads_sequences || given.reads_for_steps;
     if (given.reads_sequences) wait_for_grids_before(), waits = false;
@@ -26,7 +26,7 @@ class Scheduler {
       tile::wait(&shared_.tile_ring.empty[place], tile / T::kTileDescriptors % 2 ^ 1);
       TileDescriptor& descriptor = shared_.tiles[place];
       if (args_.walk.next_tile) wait_for_end_of_walk();
-      if (!shared_.cursor.next(args_.walk, descriptor, lane_)) break;
+      if (!shared_.cursor.next(args_.walk, descriptor, lane())) break;
       if (waits) wait_for_grids_before(), waits = false;
       walk(descriptor);
     }
@@ -35,6 +35,11 @@ class Scheduler {
 
  private:
   using Step = typename T::Step;
+
+  /// With FP8 read anew at each use, so that no register holds it.
+  __device__ __forceinline__ int lane() const {
+    return T::kNarrow ? thread_of_block() % 32 : lane_;
+  }
   /// The place of padding: TMA writes zeros.
   __device__ static planning::KeyPlace nowhere() { return {planning::kOutOfBounds, 0}; }
 
@@ -44,7 +49,7 @@ class Scheduler {
   __device__ void wait_for_grids_before() {
     const Walk& walk = args_.walk;
     if (!walk.order) return wait_for_grid_before();
-    if (lane_ == 0) {
+    if (lane() == 0) {
       while (!planning::LaunchCount::holds(load_acquired(walk.grids_seen), walk.tag, walk.blocks)) {
       }
       count_up(walk.grids_seen, walk.tag, walk.blocks, true);
@@ -69,7 +74,7 @@ class Scheduler {
   /// Publishes the steps of one tile: looks up 32 pieces at a time, one per lane. A step is
   /// published when it is known whether it is the last one.
   __device__ void walk(TileDescriptor& descriptor) {
-    start_pieces(shared_.pieces, args_.walk, descriptor, lane_);
+    start_pieces(shared_.pieces, args_.walk, descriptor, lane());
     announce(descriptor);
     __syncwarp();
     if constexpr (T::kLeavesSooner) find_own_steps(descriptor);
@@ -80,7 +85,7 @@ class Scheduler {
       steps = publish_in_order(descriptor);
     }
     __syncwarp();
-    if (lane_ == 0) {
+    if (lane() == 0) {
       shared_.cursor.steps += steps;
       ++shared_.cursor.tiles;
     }
@@ -92,18 +97,18 @@ class Scheduler {
     using Steps = planning::StepsOfTile<T::kTile>;
     int placed = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
-      Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+      Piece piece = shared_.pieces.at(args_.walk, number + lane());
       const planning::KeyPlace at = find(piece, descriptor);
       const unsigned found = __ballot_sync(~0u, piece.visited);
       if (piece.visited)
-        write_piece(piece, at, descriptor, placed + __popc(found & planning::lanes_below(lane_)));
+        write_piece(piece, at, descriptor, placed + __popc(found & planning::lanes_below(lane())));
       __syncwarp();
       publish(Steps::followed(placed), Steps::followed(placed + __popc(found)), false);
       placed += __popc(found);
     }
     const int rest = placed % T::kRoundPieces, last = Steps::followed(placed);
-    if ((rest > 0 || placed == 0) && lane_ >= rest && lane_ < T::kRoundPieces)
-      write_piece(Piece{}, nowhere(), descriptor, last * T::kPieces + lane_);
+    if ((rest > 0 || placed == 0) && lane() >= rest && lane() < T::kRoundPieces)
+      write_piece(Piece{}, nowhere(), descriptor, last * T::kPieces + lane());
     __syncwarp();
     publish(last, last + T::kKvSplits, true);
     return last + T::kKvSplits;
@@ -116,8 +121,8 @@ class Scheduler {
     constexpr int kMaxWaiting = T::kStepDescriptors - 32 - 1;
     int sent = 0;
     planning::PairedSteps steps;
-    for (int number = 0; number < shared_.pieces.count; number += 32) {
-      Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+    for (int number = 0; number < shared_.pieces.count; number = after_batch(number)) {
+      Piece piece = shared_.pieces.at(args_.walk, number + lane());
       const planning::KeyPlace at = find(piece, descriptor);
       const int groups = piece.visited ? piece.row_groups : 0;
       // Lanes whose pieces are needed by the same row groups as this lane's; and lanes whose pieces
@@ -127,14 +132,14 @@ class Scheduler {
       for (int set = 1; set < 1 << T::kRowGroups; ++set) {
         const unsigned found = __ballot_sync(~0u, groups == set);
         if (groups == set) same_groups = found;
-        if (lane_ == set) own = found;
+        if (lane() == set) own = found;
       }
       const int open = __shfl_sync(~0u, steps.lacking, groups);
-      const unsigned before = same_groups & planning::lanes_below(lane_);
+      const unsigned before = same_groups & planning::lanes_below(lane());
       const bool begins = groups != 0 && steps.begins(before, open);
       const unsigned beginning = __ballot_sync(~0u, begins);
       if (groups != 0)
-        write_piece(piece, at, descriptor, steps.place(lane_, before, open, begins, beginning));
+        write_piece(piece, at, descriptor, steps.place(lane(), before, open, begins, beginning));
       steps.advance(own, beginning);
       if (steps.waits_too_long(kMaxWaiting))
         write_piece(Piece{}, nowhere(), descriptor, steps.pad());
@@ -143,11 +148,21 @@ class Scheduler {
       publish_up_to(steps.complete(first), sent);
     }
     if (steps.lacking >= 0) write_piece(Piece{}, nowhere(), descriptor, steps.pad());
-    if (steps.begun == 0 && lane_ < 2) write_piece(Piece{}, nowhere(), descriptor, lane_);
+    if (steps.begun == 0 && lane() < 2) write_piece(Piece{}, nowhere(), descriptor, lane());
     __syncwarp();
     publish_up_to(max(steps.begun - 1, 0), sent);
     publish(sent, sent + 1, true);
     return sent + 1;
+  }
+
+  /// The number of the next batch's first piece. With FP8 the pieces left are counted anew, so that
+  /// no register holds it.
+  __device__ int after_batch(int number) {
+    if constexpr (!T::kNarrow) return number + 32;
+    __syncwarp();
+    if (lane() == 0) shared_.pieces.skip(32);
+    __syncwarp();
+    return 0;
   }
 
   __device__ void publish_up_to(int end, int& sent) {
@@ -155,18 +170,18 @@ class Scheduler {
   }
 
   __device__ void find_own_steps(const TileDescriptor& descriptor) {
-    if (lane_ < T::kConsumers)
-      planning::find_own_steps<T::kN, T::kJoinsLater>(args_.walk, descriptor, shared_.pieces, lane_,
-                                                      shared_.first_step[lane_],
-                                                      shared_.last_step[lane_]);
+    if (lane() < T::kConsumers)
+      planning::find_own_steps<T::kN, T::kJoinsLater>(args_.walk, descriptor, shared_.pieces,
+                                                      lane(), shared_.first_step[lane()],
+                                                      shared_.last_step[lane()]);
     // Pieces whose pages do not exist are left out, so that others are in earlier steps.
-    if (args_.pages.table && lane_ < T::kConsumers) shared_.first_step[lane_] = 0;
+    if (args_.pages.table && lane() < T::kConsumers) shared_.first_step[lane()] = 0;
     __syncwarp();
   }
 
   /// Publishes a tile's descriptor, or that there are no more tiles.
   __device__ void announce(TileDescriptor& descriptor, bool no_more_tiles = false) {
-    if (lane_ == 0) {
+    if (lane() == 0) {
       descriptor.no_more_tiles = no_more_tiles;
       tile::arrive(&shared_.tile_ring.full[shared_.cursor.tiles % T::kTileDescriptors]);
     }
@@ -204,7 +219,7 @@ class Scheduler {
   /// Values that do not exist have the factor 0, which is never a step's largest.
   __device__ void write_factors(Step& step, int p, const Piece& piece, const planning::KeyPlace& at,
                                 const TileDescriptor& descriptor) const {
-    if (!args_.factors_by_step) return;
+    if (!T::kTransformsScores || !args_.factors_by_step) return;  // plain kernels have one factor
     step.k_factor[p] = 1.0f, step.v_factor[p] = 0.0f;
     if (!piece.visited) return;
     const bool paged = args_.pages.table != nullptr;
@@ -220,7 +235,7 @@ class Scheduler {
 
   /// Publishes steps [from, to) of the tile, one per lane.
   __device__ void publish(int from, int to, bool last) {
-    const int mine = from + lane_;
+    const int mine = from + lane();
     if (mine >= to) return;
     const std::uint32_t number = shared_.cursor.steps + mine, stage = number % T::kStepDescriptors;
     if constexpr (kEachLaneArrives)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "src/kernels/cuda/common/fragment.cuh"
@@ -32,8 +33,10 @@ class ValuesTurner {
       const auto [stage, number, kept] = shared_.landing.pieces[at.stage];
       if (stage < 0) return;
       if (kept != kAllKeys) {
-        clear_rows(shared_.landing.rows[at.stage], 0, kept | ~turn_.keys(),
-                   static_cast<int>(turn_.lane));
+        const unsigned thread = thread_of_block();
+        const planning::LaneOfTurn turn{thread % 32, thread / 32 % 2};
+        clear_rows(shared_.landing.rows[at.stage], 0, kept | ~turn.keys(),
+                   static_cast<int>(turn.lane));
         __syncwarp();
       }
       turn(from_ + at.stage * Landed::kBytes,
@@ -50,22 +53,35 @@ class ValuesTurner {
   using Values = typename T::Values;
   static constexpr int kColumns = planning::LaneOfTurn::kColumns;
 
-  /// Turns a piece, 16 columns at a time.
+  /// The first of each 16 columns, in the order in which they are turned: those at the same place
+  /// of a line, in several panels, follow each other, as their addresses differ by constants.
+  static constexpr int kCount = T::kDimV / kColumns;
+  static constexpr std::array<int, kCount> in_order() {
+    std::array<int, kCount> columns{};
+    int i = 0;
+    for (int place = 0; place < Landed::kLine; place += kColumns)
+      for (int panel = 0; panel + place < T::kDimV; panel += Landed::kLine)
+        columns[i++] = panel + place;
+    return columns;
+  }
+
+  /// Turns a piece. Some columns are loaded ahead, as a load takes longer than their other work.
   __device__ void turn(std::uint32_t from, std::uint32_t to) const {
-    constexpr int kChunks = T::kDimV / kColumns, kAtOnce = 2;
-    static_assert(kChunks % kAtOnce == 0);
-#pragma unroll 1
-    for (int first = 0; first < kChunks; first += kAtOnce) {
-      std::uint32_t words[kAtOnce][4];
+    constexpr int kAhead = T::kTurnsAhead;
+    constexpr auto kOrder = in_order();
+    std::uint32_t loaded[kAhead][4];
+    const auto load = [&](int i, int column) {
+      load_transposed(Landed::at_column(from, column), loaded[i % kAhead]);
+    };
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        load_transposed(Landed::at_column(from, (first + i) * kColumns), words[i]);
+    for (int i = 0; i < kAhead; ++i) load(i, kOrder[i]);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        turn_.arrange(words[i]);
-        // 16 columns are whole atoms of the swizzle.
-        store_left_operand(to + (first + i) * kColumns * Values::kLineBytes, words[i]);
-      }
+    for (int i = 0; i < kCount; ++i) {
+      std::uint32_t words[4];
+      turn_.arrange(loaded[i % kAhead], words);
+      if (i + kAhead < kCount) load(i, kOrder[i + kAhead]);
+      // 16 columns are whole atoms of the swizzle.
+      store_left_operand(to + kOrder[i] * Values::kLineBytes, words);
     }
   }
 

@@ -90,6 +90,7 @@ constexpr auto register_atom() {
     if constexpr (kN == 128) return gmma::MMA_64x128x32_F32E4M3E4M3_RS_TN<>{};
     if constexpr (kN == 96) return gmma::MMA_64x96x32_F32E4M3E4M3_RS_TN<>{};
     if constexpr (kN == 64) return gmma::MMA_64x64x32_F32E4M3E4M3_RS_TN<>{};
+    if constexpr (kN == 32) return gmma::MMA_64x32x32_F32E4M3E4M3_RS_TN<>{};
     if constexpr (kN == 8) return gmma::MMA_64x8x32_F32E4M3E4M3_RS_TN<>{};
   }
 }
