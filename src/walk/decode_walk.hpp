@@ -130,6 +130,19 @@ struct DecodeTiles {
     pieces.start(walk, descriptor, 0);
     return pieces.count;
   }
+  /// Whether every entry's tiles have one list, whose size alone says how many pieces they have.
+  TESSERA_HD constexpr bool have_one_list() const {
+    return walk.mask.block_q != 0 && !walk.packed_q && walk.tiles_per_head == 1;
+  }
+  /// The units of an entry, if tiles have one list. It is short, so that a thread reads the sizes
+  /// of several lists at once.
+  TESSERA_HD constexpr std::int64_t units_of_list(int entry) const {
+    const int batch = walk.sets.quotient(entry), set = walk.sets.rest(entry);
+    const auto blocks = static_cast<int>(walk.mask.full.row(batch, set, 0).size +
+                                         walk.mask.partial.row(batch, set, 0).size);
+    const int pieces = blocks * (static_cast<int>(walk.mask.block_kv) / kKeyPiece);
+    return std::int64_t{units_of(pieces)} * walk.groups_per_strand.divisor;
+  }
   /// The units of an entry.
   TESSERA_HD constexpr std::int64_t units(int entry) const {
     if (!walk.sees_all_used) return units_seldom(entry);

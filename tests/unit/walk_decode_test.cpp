@@ -25,14 +25,19 @@ constexpr int kSmCounts[] = {1, 2, 7, 58, 132};
 
 struct Tally {
   std::int64_t pairs = 0, split = 0, empty = 0, composed = 0, masked = 0, idle = 0, many = 0,
-               strands = 0;
+               strands = 0, one_list = 0;
 };
 
 /// All units of a walk, as the threads of a CTA count them.
 template <int kRows>
-std::int64_t count_units(const DecodeTiles<kRows>& tiles) {
+std::int64_t count_units(const DecodeTiles<kRows>& tiles, Tally& tally) {
   std::int64_t units = 0;
-  for (int entry = 0; entry < tiles.walk.entries(); ++entry) units += tiles.units(entry);
+  for (int entry = 0; entry < tiles.walk.entries(); ++entry) {
+    units += tiles.units(entry);
+    if (!tiles.have_one_list()) continue;
+    ++tally.one_list;
+    EXPECT_EQ(tiles.units_of_list(entry), tiles.units(entry)) << "entry " << entry;
+  }
   return units;
 }
 
@@ -208,7 +213,7 @@ void check(std::uint64_t seed, bool fixed, Tally& tally) {
   for (int cta = 0; cta < static_cast<int>(sms); ++cta) {
     const int strand = walk.strands.rest(cta);
     const DecodeTiles<kTile.m> tiles{walk, strand};
-    const auto shares = DecodeShares::of_strand(walk, strand, count_units(tiles));
+    const auto shares = DecodeShares::of_strand(walk, strand, count_units(tiles, tally));
     tally.idle += cta == 0 && shares.ctas * shares.strands < sms;
     tally.strands += cta == 0 && shares.strands > 1;
     all.push_back(parts_of(tiles, shares, walk.strands.quotient(cta)));
@@ -250,6 +255,7 @@ void check_many(std::uint64_t seeds, bool fixed = false) {
   EXPECT_GT(tally.idle, 3);
   EXPECT_GT(tally.many, 3);
   EXPECT_GT(tally.strands, 3);
+  EXPECT_GT(tally.one_list, 20);
 }
 
 TEST(DecodeWalk, SixteenRowsComputeEachVisiblePairOnce) { check_many<2>(60); }

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 #include <tessera/attention.hpp>
 
@@ -47,8 +46,9 @@ struct KeysInOrder {
 /// Sets the masked scores of a thread's two rows (`row`, `row` + 8) to -inf, or to `masked`. Of
 /// each eight columns the thread holds two, from `first_column` on. `kListRows`: rows of the tile
 /// that share a list; 0: all. `by_columns` moves the bits of keys, from `first_column` on, to where
-/// the columns are.
-template <int kListRows, int kPieces, class ByColumns = KeysInOrder>
+/// the columns are. `kBothRows`: the bits of both rows are read before either is used, which takes
+/// more registers.
+template <int kListRows, bool kBothRows = true, int kPieces, class ByColumns = KeysInOrder>
 __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::kKeyPiece / 2],
                                             const StepDescriptor<kPieces>& step,
                                             const TileDescriptor& tile, const Walk& walk,
@@ -56,7 +56,6 @@ __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::k
                                             float masked = -INFINITY,
                                             const ByColumns& by_columns = {}) {
   const int row_of_list = kListRows > 0 ? row % kListRows : row;
-  constexpr bool kReadsAhead = std::is_same_v<ByColumns, KeysInOrder>;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
     std::uint64_t bits[2] = {kAllKeys, kAllKeys};
@@ -65,13 +64,13 @@ __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::k
       const std::int64_t word_row = walk.word_queries.quotient(query);
       bits[half] = read_bits(masks, walk, step.bits[p] + word_row * walk.bits_row);
     };
-    if (kReadsAhead && step.bits[p] != kNoBits) {
+    if (kBothRows && step.bits[p] != kNoBits) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) read(half);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!kReadsAhead && step.bits[p] != kNoBits) read(half);
+      if (!kBothRows && step.bits[p] != kNoBits) read(half);
       const int query = tile.first_query + walk.pack.quotient(row + half * 8);
       const std::uint64_t seen = by_columns(bits[half] >> first_column &
                                             tile.sight.bits_of(query, step.key[p] + first_column));

@@ -366,9 +366,9 @@ class NarrowConsumer {
     if (pipe_.has_flag(kMasked)) {
       const int mine = pipe_.first_row() + pipe_.thread() / 32 * 16 + pipe_.thread() % 32 / 4;
       const planning::BitsOfLane bits(pipe_.args.v_by_keys);
-      mask_scores<T::kListRows>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile),
-                                pipe_.args.walk, pipe_.args.masks, mine,
-                                bits.first_key(pipe_.thread() % 4), -INFINITY, bits);
+      mask_scores<T::kListRows, false>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile),
+                                       pipe_.args.walk, pipe_.args.masks, mine,
+                                       bits.first_key(pipe_.thread() % 4), -INFINITY, bits);
     }
   }
 

@@ -121,7 +121,7 @@ class Scheduler {
     constexpr int kMaxWaiting = T::kStepDescriptors - 32 - 1;
     int sent = 0;
     planning::PairedSteps steps;
-    for (int number = 0; number < shared_.pieces.count; number = after_batch(number)) {
+    for (int number = 0; number < shared_.pieces.count; number += T::kNarrow ? 0 : 32) {
       Piece piece = shared_.pieces.at(args_.walk, number + lane());
       const planning::KeyPlace at = find(piece, descriptor);
       const int groups = piece.visited ? piece.row_groups : 0;
@@ -146,6 +146,7 @@ class Scheduler {
       __syncwarp();
       const unsigned first = __reduce_min_sync(~0u, static_cast<unsigned>(steps.lacking));
       publish_up_to(steps.complete(first), sent);
+      if constexpr (T::kNarrow) drop_batch();
     }
     if (steps.lacking >= 0) write_piece(Piece{}, nowhere(), descriptor, steps.pad());
     if (steps.begun == 0 && lane() < 2) write_piece(Piece{}, nowhere(), descriptor, lane());
@@ -155,14 +156,11 @@ class Scheduler {
     return sent + 1;
   }
 
-  /// The number of the next batch's first piece. With FP8 the pieces left are counted anew, so that
-  /// no register holds it.
-  __device__ int after_batch(int number) {
-    if constexpr (!T::kNarrow) return number + 32;
+  /// Leaves out the batch's pieces, so that no register holds the number of the next one.
+  __device__ void drop_batch() {
     __syncwarp();
     if (lane() == 0) shared_.pieces.skip(32);
     __syncwarp();
-    return 0;
   }
 
   __device__ void publish_up_to(int end, int& sent) {

@@ -23,11 +23,14 @@ struct Finder {
   tile::RingCursor<T::kTiles> tile_at;
   tile::RingCursor<T::kBatches> batch_at;
 
-  __device__ void run() {
+  /// `found`: the shares of the strand's CTAs, unless entries are few.
+  __device__ void run(planning::DecodeShares found) {
     const typename T::Tiles tiles{args.walk, args.walk.strands.rest(static_cast<int>(blockIdx.x))};
     Entries entries(tiles, shared, lane);
-    shares =
-        planning::DecodeShares::of_strand(args.walk, tiles.strand, entries.units_of_all(tiles));
+    if (entries.few)
+      found =
+          planning::DecodeShares::of_strand(args.walk, tiles.strand, entries.units_of_all(tiles));
+    shares = found;
     const int cta = args.walk.strands.quotient(static_cast<int>(blockIdx.x));
     const std::int64_t begin = shares.begin(cta), end = shares.begin(cta + 1);
     if (begin < end) find_pieces(tiles, entries, cta, begin, end);
@@ -69,9 +72,9 @@ struct Finder {
       found = first = few ? 0 : shared.first_entry;
       count(tiles, lane);
     }
+    /// The units of all entries, if they are few.
     __device__ std::int64_t units_of_all(const typename T::Tiles& tiles) const {
-      const int last = min(tiles.walk.entries(), kLanes) - 1;
-      return few ? __shfl_sync(kAllLanes, through, last) : shared.all_units;
+      return __shfl_sync(kAllLanes, through, tiles.walk.entries() - 1);
     }
     /// Finds the entry that contains a unit. Returns its first unit.
     __device__ std::int64_t move_to(const typename T::Tiles& tiles, std::int64_t unit, int lane) {

@@ -125,7 +125,7 @@ struct Traits {
     // For the finder: pieces of the current tile; of more entries than lanes the units of all,
     // and where this CTA's share begins.
     Pieces pieces;
-    std::int64_t all_units, first_units;  // first_units: before `first_entry`
+    std::int64_t first_units;  // before `first_entry`
     int first_entry;
     std::int64_t units[kCounted];  // of each entry, if there are no more
     bool merges;                   // this CTA finished last and merges the parts of a tile
