@@ -16,6 +16,7 @@ from .draw import FP8, Drawn
 PARTIAL, FULL = 1, 2
 TILE_ROWS = 64  # queries that share a budget
 FEW_NUMBERS = 256  # fewer results do not show an emulation's largest error
+FP8_BASES = 4  # row maxes that are tried in FP8
 STEP_KEYS = 128  # keys of which kernels for FP8 multiply P at once
 # P in FP8 is multiplied by this before it is rounded, so that its range is used.
 UNIT_OF_P = {torch.float8_e4m3fn: 256}
@@ -104,14 +105,21 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
 
     # The rounding of P depends on the row max that is subtracted, which a kernel may choose
     # differently. The last queries of a sequence have few results, on which one choice may have
-    # small errors by chance, so several are tried.
+    # small errors by chance, so several are tried. So they are in FP8, where P of similar scores
+    # are all rounded up or all down, and factors of values, whose unit depends on which keys are
+    # walked together, move P as well.
     yardstick = errors(slice(None))
     last = q.shape[1] % TILE_ROWS
-    bases = -(-FEW_NUMBERS // (last * v.shape[2])) if last else 1
-    for i in range(1, bases):
-        rows = slice(-last, None)
-        more = errors(rows, raised=i / bases * math.log(2))
-        yardstick[:, rows] = torch.maximum(yardstick[:, rows], more)
+
+    def try_bases(rows: slice, bases: int) -> None:
+        for i in range(1, bases):
+            more = errors(rows, raised=i / bases * math.log(2))
+            yardstick[:, rows] = torch.maximum(yardstick[:, rows], more)
+
+    if d.dtype == FP8:
+        try_bases(slice(None), FP8_BASES)
+    if last:
+        try_bases(slice(-last, None), -(-FEW_NUMBERS // (last * v.shape[2])))
 
     # Scores with errors of a few ulps of their summands (twice: numerator and denominator), an exp
     # with an error of a few ulps, and one P that rounds the other way. Tensor cores have few bits

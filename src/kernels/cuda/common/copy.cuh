@@ -16,6 +16,11 @@ __device__ __forceinline__ void copy_bytes(std::uint32_t to, const void* from, i
                "r"(bytes)
                : "memory");
 }
+/// Starts the copy of 16 bytes.
+__device__ __forceinline__ void copy_whole_chunk(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+               : "memory");
+}
 /// Starts the copy of 16 bytes. If not `keeps`, nothing is read, and zeros are written.
 __device__ __forceinline__ void copy_chunk(std::uint32_t to, const void* from, bool keeps) {
   copy_bytes(to, from, keeps ? 16 : 0);

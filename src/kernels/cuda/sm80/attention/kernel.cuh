@@ -18,6 +18,7 @@ struct Shared {
   };
   alignas(128) unsigned char queries[T::Queries::kBytes];
   Stage stages[T::kStages];
+  KeyRange seen[T::kWarps];  // the keys that some row of each warp sees, of the current tile
   Schedule<T> schedule;
 };
 
@@ -25,7 +26,7 @@ template <class T>
 class ThreadBlock {
  public:
   __device__ __forceinline__ ThreadBlock(const Arguments& args, Shared<T>& shared)
-      : args_(args), shared_(shared), rows_(args) {}
+      : args_(args), shared_(shared), rows_(args, shared.seen) {}
 
   __device__ __forceinline__ void run() {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
@@ -38,7 +39,7 @@ class ThreadBlock {
       clear_rest(args_.result, args_.walk, lane);
     }
     __syncthreads();
-    if (schedule.mark(0) == Mark::end) return;
+    if (schedule.mark(0).kind == Mark::end) return;
     copy_queries<T>(queries(), args_, schedule.tile(0));
     copy_keys(0, 0);
     if constexpr (T::kStages > 1) copy_values(0, 0);
@@ -48,7 +49,7 @@ class ThreadBlock {
     for (unsigned step = 0;; ++step) {
       wait_for_copies();
       __syncthreads();  // this step's K has arrived; all warps have left the step before
-      if (schedule.mark(step) == Mark::begins_tile) {
+      if (schedule.mark(step).kind == Mark::begins_tile) {
         if (step > 0) ++tile;
         if (!q_copied) {
           copy_queries<T>(queries(), args_, schedule.tile(tile));
@@ -58,50 +59,53 @@ class ThreadBlock {
         rows_.begin(schedule.tile(tile), queries());
         steps_of_tile = 0;
       }
-      const Mark next = schedule.mark(step + 1);
-      const unsigned next_tile = next == Mark::begins_tile ? tile + 1 : tile;
       if constexpr (T::kStages == 1) copy_values(step, tile);
-      if (next == Mark::begins_tile) {
+      if (kind_of_next(step) == Mark::begins_tile) {
         // All warps hold Q in registers once they have left the tile's first step.
         q_copied = T::kQInRegisters && steps_of_tile > 0;
-        if (q_copied) copy_queries<T>(queries(), args_, schedule.tile(next_tile));
+        if (q_copied) copy_queries<T>(queries(), args_, schedule.tile(tile + 1));
       }
       ++steps_of_tile;
       if (warp == 0) schedule.fill(args_, step, tile, lane);
-      compute(step, tile, next, next_tile);
-      if (next == Mark::inside) continue;
+      compute(step, tile);
+      if (kind_of_next(step) == Mark::inside) continue;
       rows_.finish(schedule.tile(tile));
-      if (next == Mark::end) return;
+      if (kind_of_next(step) == Mark::end) return;
     }
   }
 
  private:
-  __device__ __forceinline__ void compute(unsigned step, unsigned tile, Mark next,
-                                          unsigned next_tile) {
+  // Read anew at each use, so that no register holds it.
+  __device__ __forceinline__ Mark::Kind kind_of_next(unsigned step) const {
+    return shared_.schedule.mark(step + 1).kind;
+  }
+
+  __device__ __forceinline__ void compute(unsigned step, unsigned tile) {
     const typename T::Step& descriptor = shared_.schedule.step(step);
     const bool needed = rows_.needs(descriptor.key[0]);
-    bool copies = T::kStages > 1 && next != Mark::end;
-    if (copies && (T::kCopiesFirst || !needed)) {
-      copy_next(step + 1, next_tile);
-      copies = false;
-    }
+    const bool copied = T::kStages > 1 && (T::kCopiesFirst || !needed);
+    if (copied) copy_next(step, tile);
     if (needed) {
       rows_.multiply_qk(queries(), keys(step));
       // While the tensor cores compute scores, which hides the latency of the addresses.
-      if (copies) copy_next(step + 1, next_tile);
+      if (T::kStages > 1 && !copied) copy_next(step, tile);
       rows_.compute_p(descriptor, shared_.schedule.tile(tile), shared_.schedule.kept(step));
     }
     if constexpr (T::kStages == 1) {
       wait_for_copies();
       __syncthreads();  // V has arrived; no warp reads K any more
-      if (next != Mark::end) copy_keys(step + 1, next_tile);
+      copy_next(step, tile);
     }
     if (needed) rows_.multiply_pv(values(step));
   }
 
+  /// Starts the copies of the step after `step`, if there is one: with one stage, of its keys.
   __device__ __forceinline__ void copy_next(unsigned step, unsigned tile) {
-    copy_keys(step, tile);
-    copy_values(step, tile);
+    const Mark::Kind next = kind_of_next(step);
+    if (next == Mark::end) return;
+    if (next == Mark::begins_tile) ++tile;
+    copy_keys(step + 1, tile);
+    if constexpr (T::kStages > 1) copy_values(step + 1, tile);
   }
   __device__ __forceinline__ void copy_keys(unsigned step, unsigned tile) {
     copy<typename T::Keys>(keys(step), args_.k, shared_.schedule.places(step).k, step, tile);
@@ -113,6 +117,7 @@ class ThreadBlock {
   __device__ __forceinline__ void copy(std::uint32_t to, const Source& from, std::int64_t of_piece,
                                        unsigned step, unsigned tile) {
     const Schedule<T>& schedule = shared_.schedule;
+    if (schedule.mark(step).whole) return copy_whole_piece<T, Rows>(to, from, of_piece);
     if constexpr (T::kReadsPages)
       if (args_.pages.table)
         return copy_paged_piece<T, Rows>(to, from, schedule.tile(tile), schedule.paged_keys(step),

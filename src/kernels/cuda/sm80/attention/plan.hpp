@@ -34,10 +34,12 @@ constexpr int attention_accumulators(const Tile& tile) {
 }
 
 /// Thread blocks per SM for which a kernel row is compiled: as many as registers allow, with some
-/// 64 per thread besides the accumulators, and as Hopper's shared memory allows.
+/// 40 per thread besides the accumulators, or 64 with one stage, and as Hopper's shared memory
+/// allows.
 constexpr int attention_ctas_compiled(const Tile& tile) {
-  constexpr int kRegisters = 65536, kOther = 64, kMaxOfThread = 255, kBytes = 228 * 1024;
-  const int wanted = std::min(attention_accumulators(tile) + kOther, kMaxOfThread);
+  constexpr int kRegisters = 65536, kMaxOfThread = 255, kBytes = 228 * 1024;
+  const int other = tile.stages > 1 ? 40 : 64;
+  const int wanted = std::min(attention_accumulators(tile) + other, kMaxOfThread);
   const int of_block = attention_warps(tile) * 32 * ((wanted + 7) / 8 * 8);
   const int by_bytes = kBytes / (attention_shared_bytes(tile) + kReservedBytes);
   return std::max(std::min(kRegisters / of_block, by_bytes), 1);

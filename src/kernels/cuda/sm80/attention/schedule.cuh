@@ -7,10 +7,13 @@
 namespace tessera::cuda::sm80::attention {
 
 /// What a step is in the sequence of all steps of a thread block.
-enum class Mark : std::uint8_t { inside, begins_tile, end };
+struct Mark {
+  enum Kind : std::uint8_t { inside, begins_tile, end } kind;
+  bool whole;  // all of its keys and values are copied, each with all columns
+};
 
 /// The elements at which the keys and values of a step begin.
-struct Places {
+struct alignas(16) Places {
   std::int64_t k, v;
 };
 
@@ -74,7 +77,7 @@ class Schedule {
   __device__ void begin_tile(const Walk& walk, int lane) {
     TileDescriptor& descriptor = tiles_[cursor_.tiles % kTiles];
     if (!cursor_.next(walk, descriptor, lane)) {
-      if (lane == 0) marks_[cursor_.steps % kSteps] = Mark::end, ended_ = true;
+      if (lane == 0) marks_[cursor_.steps % kSteps] = {Mark::end, false}, ended_ = true;
     } else {
       start_pieces(pieces_, walk, descriptor, lane);
       if (lane == 0) {
@@ -138,7 +141,9 @@ class Schedule {
     steps_[at].key[0] = piece.key;
     steps_[at].flags[0] = planning::flags_of(piece);
     kept_[at] = kept;
-    marks_[at] = steps_of_tile_ + index == 0 ? Mark::begins_tile : Mark::inside;
+    const bool whole = kept == kAllKeys && args.k.dim == T::kDim && args.v.dim == T::kDimV &&
+                       (!T::kReadsPages || !args.pages.table);
+    marks_[at] = {steps_of_tile_ + index == 0 ? Mark::begins_tile : Mark::inside, whole};
   }
 
   __device__ void advance(int count, int lane) {

@@ -9,12 +9,19 @@
 
 namespace tessera::cuda::sm80::attention {
 
+/// A range of keys.
+struct KeyRange {
+  std::int32_t begin, end;
+};
+
 /// A warp's rows of a tile: one or two blocks of 16 rows, which share each load of K and V from
 /// shared memory. Holds their scores, P, O accumulators and softmax state.
 template <class T>
 class WarpRows {
  public:
-  __device__ __forceinline__ explicit WarpRows(const Arguments& args) : args_(args) {}
+  /// `seen`: of each warp, for its own use: registers are scarce.
+  __device__ __forceinline__ WarpRows(const Arguments& args, KeyRange* seen)
+      : args_(args), seen_(seen) {}
 
   /// Begins a tile, whose Q lies at the shared address `queries`.
   __device__ __forceinline__ void begin(const TileDescriptor& tile, std::uint32_t queries) {
@@ -23,7 +30,8 @@ class WarpRows {
       clear<T::kDimV>(o_acc_[block]);
       softmax_[block] = {};
     }
-    find_keys(tile);
+    if (lane() == 0) seen_[warp()] = find_keys(tile);
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < T::kQRegisterMmas; ++i)
 #pragma unroll
@@ -33,7 +41,8 @@ class WarpRows {
 
   /// Whether some row of this warp sees a key of the step.
   __device__ __forceinline__ bool needs(int key) const {
-    return agreed(key < keys_end_ && key + T::kN > keys_begin_);
+    const KeyRange seen = seen_[warp()];
+    return agreed(key < seen.end && key + T::kN > seen.begin);
   }
 
   /// score = Q K^T.
@@ -163,15 +172,13 @@ class WarpRows {
   }
 
   /// The keys that some row of this warp sees.
-  __device__ __forceinline__ void find_keys(const TileDescriptor& tile) {
+  __device__ __forceinline__ KeyRange find_keys(const TileDescriptor& tile) const {
     const Walk& walk = args_.walk;
     const int row = first_row(0), end = min(row + T::kWarpRows, walk.rows());
     const int first = tile.first_query + walk.pack.quotient(row);
-    keys_begin_ = keys_end_ = 0;
-    if (row >= end || first >= tile.q_length) return;
+    if (row >= end || first >= tile.q_length) return {0, 0};
     const int last = min(tile.first_query + walk.pack.quotient(end - 1), tile.q_length - 1);
-    keys_begin_ = tile.sight.begin_of(first);
-    keys_end_ = tile.sight.end_of(last);
+    return {tile.sight.begin_of(first), tile.sight.end_of(last)};
   }
 
   /// Stores this thread block's partial results of a split tile and counts them. Returns true in
@@ -207,7 +214,7 @@ class WarpRows {
   }
 
   const Arguments& args_;
-  int keys_begin_ = 0, keys_end_ = 0;
+  KeyRange* seen_;
   float score_[T::kBlocks][T::kN / 2];
   std::uint32_t p_[T::kBlocks][T::kPvMmas][4];
   OAccumulator<T::kDimV> o_acc_[T::kBlocks];
