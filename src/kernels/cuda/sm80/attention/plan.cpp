@@ -16,8 +16,9 @@ namespace {
 /// The fraction of the limits below that a kernel row is taken to reach: not measured.
 /// FlashAttention-2, whose main loop is similar, reaches .53 to .56 of mma.sync's rate on an H100.
 constexpr double kEstimatedShare = 0.6;
-/// Seconds of an SM per tile besides its steps: not measured.
-constexpr double kEstimatedTileSeconds = 5e-6;
+/// Seconds of a tile besides its steps, where `ctas` share an SM: not measured. Most of them are
+/// latencies, of which several thread blocks hide some.
+double estimated_tile_seconds(std::int64_t ctas) { return 2.5e-6 * real(1 + ctas); }
 
 /// Bytes per step between shared memory and the registers and copies of a thread block.
 double shared_traffic(const Tile& tile) {
@@ -27,15 +28,12 @@ double shared_traffic(const Tile& tile) {
   return keys * (attention_warps(tile) + 1) + (holds_q ? 0 : queries);
 }
 
-double estimated_tile_seconds(const Tile& tile, const DeviceFacts& device) {
-  return kEstimatedTileSeconds * real(attention_ctas_per_sm(tile, device));
-}
-
-/// The row with its estimated times on a device, as the layout reads them.
+/// The row with its estimated times on a full device, as the layout reads them.
 KernelRow with_estimates(const KernelRow& row, const DeviceFacts& device) {
+  const std::int64_t ctas = attention_ctas_per_sm(row.tile, device);
   KernelRow timed = row;
-  timed.times = {.step_ns = estimated_step_seconds(row.tile, device) * 1e9,
-                 .tile_ns = estimated_tile_seconds(row.tile, device) * 1e9};
+  timed.times = {.step_ns = estimated_step_seconds(row.tile, device, ctas) * 1e9,
+                 .tile_ns = estimated_tile_seconds(ctas) * 1e9};
   return timed;
 }
 
@@ -70,8 +68,13 @@ struct Attention {
     const double of_others = 0.5 * (row.tile.m + row.tile.n) / at.pack;
     if (s.window_right >= 0) keys += of_others;
     if (s.window_left >= 0) keys += of_others;
-    const double tile = std::ceil(keys / row.tile.n) * estimated_step_seconds(row.tile, device) +
-                        estimated_tile_seconds(row.tile, device);
+    // Few tiles have an SM each.
+    const std::int64_t ctas =
+        std::min(ceil_div(std::min(at.sms, at.split_ctas > 0 ? at.sms : at.tiles), device.units),
+                 attention_ctas_per_sm(row.tile, device));
+    const double tile =
+        std::ceil(keys / row.tile.n) * estimated_step_seconds(row.tile, device, ctas) +
+        estimated_tile_seconds(ctas);
     // at.sms: thread blocks that run at a time. Tiles of different lengths fill the last round.
     const double rounds = real(at.tiles) / real(at.sms);
     const double filled = at.split_ctas > 0 ? real(at.whole) / real(at.sms) +
@@ -107,18 +110,17 @@ std::int64_t attention_ctas_per_sm(const Tile& tile, const DeviceFacts& device) 
   return ctas_by_shared_bytes(attention_shared_bytes(tile), attention_ctas_compiled(tile), device);
 }
 
-double estimated_step_seconds(const Tile& tile, const DeviceFacts& device) {
+double estimated_step_seconds(const Tile& tile, const DeviceFacts& device, std::int64_t ctas) {
   const double flops = 2.0 * tile.m * tile.n * (tile.k + tile.v);
   const double multiplying = flops / std::max(mma_flops_per_sm(device), 1.0);
   constexpr double kSharedBytesPerClock = 128;
   const double clocks = std::max(device.clock_ghz, 0.1) * 1e9;
   const double moving = shared_traffic(tile) / (kSharedBytesPerClock * clocks);
   // With one warp per scheduler nothing runs beside its softmax.
-  const double ctas = real(attention_ctas_per_sm(tile, device));
-  const double alone = std::sqrt(std::min(ctas * attention_warps(tile) / 8, 1.0));
+  const double alone = std::sqrt(std::min(real(ctas * attention_warps(tile)) / 8, 1.0));
   // Two barriers per step where K and V have one stage.
   const double waiting = tile.stages > 1 ? 1 : 1.1;
-  return ctas * std::max(multiplying, moving) * waiting / (kEstimatedShare * alone);
+  return real(ctas) * std::max(multiplying, moving) * waiting / (kEstimatedShare * alone);
 }
 
 KernelFamily sm80_attention_family() {

@@ -50,8 +50,8 @@ constexpr int attention_ctas_compiled(const Tile& tile) {
 std::int64_t ctas_by_shared_bytes(int bytes, int compiled, const DeviceFacts& device);
 std::int64_t attention_ctas_per_sm(const Tile& tile, const DeviceFacts& device);
 
-/// Estimated seconds of one step of a thread block on a device, while its SM is full.
-double estimated_step_seconds(const Tile& tile, const DeviceFacts& device);
+/// Estimated seconds of one step of each of `ctas` thread blocks of an SM.
+double estimated_step_seconds(const Tile& tile, const DeviceFacts& device, std::int64_t ctas);
 
 KernelFamily sm80_attention_family();
 
