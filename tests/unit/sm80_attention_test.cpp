@@ -90,8 +90,8 @@ TEST(Sm80Attention, LongSequencesRunByTheRowsOfTheDevice) {
 TEST(Sm80Attention, ShortSequencesRunByRowsOfTheirHeadDimension) {
   for (const char* name : kSinceAmpere) {
     for (const std::int64_t length : {16, 91, 210, 350}) {
-      const auto problem = problem_of({.batch = 1, .heads = 8, .kv_heads = 8, .length = length,
-                                       .dim = 64});
+      const auto problem =
+          problem_of({.batch = 1, .heads = 8, .kv_heads = 8, .length = length, .dim = 64});
       EXPECT_TRUE(choose(problem, device_preset(name), on_sm80())
                       .kernel_name.starts_with("sm80_attention_d64_"))
           << name << " " << length;

@@ -78,7 +78,8 @@ __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& sourc
   copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
 }
 
-/// The same of a piece all of whose rows and columns are copied, which takes far fewer instructions.
+/// The same of a piece all of whose rows and columns are copied, which takes far fewer
+/// instructions.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_whole_piece(std::uint32_t to, const Source& source,
                                                  std::int64_t of_piece) {

@@ -49,12 +49,13 @@ struct Traits {
 
   // A score transform needs registers too.
   static constexpr int kCtasPerSm =
-      std::min(planning::attention_ctas_compiled(kTile), kTransformsScores && kBlocks > 1 ? 2 : 8);
+      std::min(planning::attention_ctas_compiled(kTile), kTransformsScores&& kBlocks > 1 ? 2 : 8);
   // The columns of Q that stay in registers, in MMAs: as many as fit beside the accumulators and
   // kOtherRegisters. QK reads less shared memory, which has little time left.
   static constexpr int kRegisters = std::min(65536 / (kThreads * kCtasPerSm) / 8 * 8, 255);
   static constexpr int kOtherRegisters = (kBlocks == 1 && kRegisters > 128 ? 72 : 48) +
-                                         (kStages == 1 ? 24 : 0) + (kTransformsScores ? 8 * kBlocks : 0);
+                                         (kStages == 1 ? 24 : 0) +
+                                         (kTransformsScores ? 8 * kBlocks : 0);
   static constexpr int kFreeRegisters =
       kRegisters - planning::attention_accumulators(kTile) - kOtherRegisters;
   static constexpr int kQRegisterMmas = std::clamp(kFreeRegisters / (4 * kBlocks), 0, kQkMmas);
