@@ -323,8 +323,7 @@ class NarrowConsumer {
     finish_scores();
     const RowExponents exponents = own(pipe_.shared.rows.exponents);
     if constexpr (T::kTransformsScores) {
-      softmax_.update_by_max(score_, exponents,
-                             [&](const float(&factor)[2]) { rescale(factor); });
+      softmax_.update_by_max(score_, exponents, [&](const float(&factor)[2]) { rescale(factor); });
       const float of_values = weigh();
       round_p();
       multiply_pv({of_values, of_values}, [] { return true; });
@@ -332,8 +331,8 @@ class NarrowConsumer {
       return true;
     } else {
       if (finds_max)
-        softmax_.raise_row_maxes_to(
-            score_, exponents, [&](const float(&factor)[2]) { rescale(factor); });
+        softmax_.raise_row_maxes_to(score_, exponents,
+                                    [&](const float(&factor)[2]) { rescale(factor); });
       softmax_.compute_p(score_, exponents);
       if constexpr (kWithLse) add_up_step();
       round_p();
@@ -488,8 +487,8 @@ class NarrowConsumer {
   }
 
   /// O += factor * P V, or O = factor * P V in a tile's first step, with a factor for each row, and
-  /// releases the stage. Does nothing and returns false if `fits`, which is called when the first PV
-  /// and the row sums are done, and may set the factors, returns false.
+  /// releases the stage. Does nothing and returns false if `fits`, which is called when the first
+  /// PV and the row sums are done, and may set the factors, returns false.
   __device__ __forceinline__ bool multiply_pv(const float (&factor)[2], const auto& fits) {
     tile::wait(&pipe_.shared.v_ring.full[pipe_.at.stage], pipe_.at.parity);
     const std::uint64_t v =
