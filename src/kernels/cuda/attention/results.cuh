@@ -205,15 +205,15 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
 
 /// Stores 16-bit results from registers. The lanes of a quad exchange values until each has eight
 /// adjacent columns, which it stores as 16 bytes if the rows of the result are aligned.
-/// `kOnePacking`: code for each of the two types, of which a thread runs one.
-template <int kDimV, bool kOnePacking = false>
+/// `kFewExecuted`: code of its own for each of the two types, and for aligned rows of all columns.
+template <int kDimV, bool kFewExecuted = false>
 __device__ __forceinline__ void store_16bit(const Result& to, const TileDescriptor& tile,
                                             const RowPlaces& rows, const OAccumulator<kDimV>& o_acc,
                                             const float (&factor)[2], int thread) {
   constexpr int kSets = kDimV / 32;
   const int lane = thread % 4;
   std::uint32_t word[2][kSets][4];
-  if constexpr (kOnePacking) {
+  if constexpr (kFewExecuted) {
     const auto pack_all = [&](auto element) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
@@ -231,7 +231,7 @@ __device__ __forceinline__ void store_16bit(const Result& to, const TileDescript
   for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
-      if constexpr (!kOnePacking) {
+      if constexpr (!kFewExecuted) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int j = (set * 4 + i) * 4 + half * 2;
@@ -240,6 +240,21 @@ __device__ __forceinline__ void store_16bit(const Result& to, const TileDescript
       }
       transpose_in_quad(word[half][set], lane);
     }
+  if (kFewExecuted && to.aligned && to.dim_v == kDimV) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (rows.query[half] >= tile.q_length) continue;
+      const std::int64_t place = tile.batch * to.out_batch + rows.head[half] * to.out_head +
+                                 (tile.q_begin + rows.query[half]) * to.out_row;
+      auto* const at = reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(to.out) + place) + lane;
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+        const std::uint32_t(&mine)[4] = word[half][set];
+        at[set * 4] = {mine[0], mine[1], mine[2], mine[3]};
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (rows.query[half] >= tile.q_length) continue;
