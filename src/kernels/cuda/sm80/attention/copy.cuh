@@ -80,20 +80,29 @@ __device__ __forceinline__ void copy_paged_piece(std::uint32_t to, const Source&
 }
 
 /// Starts this thread's copies of the keys (or values) of a piece, which begins at element
-/// `of_piece`. `whole`: all are kept, with all columns.
+/// `of_piece`.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
-                                           std::int64_t of_piece, std::uint64_t kept, bool whole) {
+                                           std::int64_t of_piece, std::uint64_t kept) {
   using Element = typename T::Element;
   using Share = CopyShare<Rows, T::kThreads>;
   const Share mine = Share::of(thread_of_block());
   const Element* const from = static_cast<const Element*>(source.data) + of_piece +
                               mine.row * source.row + mine.chunk * Rows::kChunkColumns;
   constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
-  if (whole)
-    copy_whole_rows<Rows, T::kN, kAtOnce>(to, source, mine, from);
-  else
-    copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
+  copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
+}
+/// The same of a piece all of whose rows and columns are copied.
+template <class T, class Rows>
+__device__ __forceinline__ void copy_whole_piece(std::uint32_t to, const Source& source,
+                                                 std::int64_t of_piece) {
+  using Element = typename T::Element;
+  using Share = CopyShare<Rows, T::kThreads>;
+  const Share mine = Share::of(thread_of_block());
+  const Element* const from = static_cast<const Element*>(source.data) + of_piece +
+                              mine.row * source.row + mine.chunk * Rows::kChunkColumns;
+  constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
+  copy_whole_rows<Rows, T::kN, kAtOnce>(to, source, mine, from);
 }
 
 /// Starts this thread's copies of a tile's queries; rows without a query become zeros.

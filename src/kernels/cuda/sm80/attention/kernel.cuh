@@ -117,11 +117,12 @@ class ThreadBlock {
   __device__ __forceinline__ void copy(std::uint32_t to, const Source& from, std::int64_t of_piece,
                                        unsigned step, unsigned tile) {
     const Schedule<T>& schedule = shared_.schedule;
+    if (schedule.mark(step).whole) return copy_whole_piece<T, Rows>(to, from, of_piece);
     if constexpr (T::kReadsPages)
       if (args_.pages.table)
         return copy_paged_piece<T, Rows>(to, from, schedule.tile(tile), schedule.paged_keys(step),
                                          args_.rows_of_piece, schedule.kept(step));
-    copy_piece<T, Rows>(to, from, of_piece, schedule.kept(step), schedule.mark(step).whole);
+    copy_piece<T, Rows>(to, from, of_piece, schedule.kept(step));
   }
 
   __device__ __forceinline__ std::uint32_t queries() const {

@@ -141,7 +141,8 @@ class Schedule {
     steps_[at].key[0] = piece.key;
     steps_[at].flags[0] = planning::flags_of(piece);
     kept_[at] = kept;
-    const bool whole = kept == kAllKeys && args.k.dim == T::kDim && args.v.dim == T::kDimV;
+    const bool whole = kept == kAllKeys && args.k.dim == T::kDim && args.v.dim == T::kDimV &&
+                       (!T::kReadsPages || !args.pages.table);
     marks_[at] = {steps_of_tile_ + index == 0 ? Mark::begins_tile : Mark::inside, whole};
   }
 
