@@ -72,7 +72,6 @@ class NarrowConsumer {
 
   __device__ __forceinline__ void walk() {
     pipe_.next_needed_step();
-    start_tile();
     while (true) {
       if (!step()) continue;
       if (pipe_.is_last()) break;
@@ -85,7 +84,6 @@ class NarrowConsumer {
   /// A tile for a consumer whose row group has its own list: it skips the steps that only other
   /// lists need.
   __device__ __forceinline__ void walk_row_group() {
-    start_tile();
     if (!begin_walk()) return;
     while (true) {
       if (!step()) continue;
@@ -95,9 +93,11 @@ class NarrowConsumer {
     }
   }
 
-  /// Goes to the first step of a tile that the consumer needs. Without one, O is zero.
+  /// Goes to the first step of a tile that the consumer needs. Without one, O is zero; else the
+  /// step starts the tile.
   __device__ __forceinline__ bool begin_walk() {
     if (pipe_.next_needed_step()) return true;
+    start_tile();
     if constexpr (kFirstSetsO) clear<T::kDimV>(o_acc_);
     return false;
   }
@@ -107,7 +107,6 @@ class NarrowConsumer {
   /// A tile whose steps overlap: runs of steps that the consumer needs. The first step of a run is
   /// computed by itself, and of a tile it finds row maxes. So is a step whose P was too large.
   __device__ __forceinline__ void walk_overlapped() {
-    start_tile();
     if (!begin_walk()) return;
     while (true) {
       if (!step()) continue;
@@ -318,7 +317,10 @@ class NarrowConsumer {
   __device__ __forceinline__ bool step() {
     const bool first = !pipe_.has_flag(Pipe::kHasRowMaxes);
     const bool finds_max = T::kTransformsScores || first || pipe_.has_flag(Pipe::kAgain);
-    multiply_qk();
+    issue_qk();
+    if (first) start_tile();  // while QK runs
+    tile::mma_wait<0>();
+    tile::settle(score_);
     if (first) set_scales();
     finish_scores();
     const RowExponents exponents = own(pipe_.shared.rows.exponents);
