@@ -227,7 +227,7 @@ struct RowGroupPieces {
     return piece;
   }
 
-  /// Piece `pieces` becomes number 0.
+  /// Drops the first `pieces` pieces of the share.
   TESSERA_HD constexpr void skip(int pieces) { begin += pieces, count -= pieces; }
 
   /// The keys of a visited piece that some query of its row groups sees.

@@ -175,6 +175,17 @@ def test_no_keys_give_zeros(factors):
     assert (truth.out == 0).all() and (truth.lse == -torch.inf).all() and truth.empty.all()
 
 
+def test_equal_scores_have_a_budget_for_any_unit_of_the_factors():
+    """Times 0.5 every P is exact; beside a page of other values a kernel takes another unit."""
+    d = drawn(dtype="e4m3", out_dtype="f32")
+    q, k, v = torch.zeros(4, 64, 64), torch.zeros(2, 128, 64), torch.ones(2, 128, 64)
+    visible = torch.ones(1, 64, 128).bool()
+    factors = torch.ones(2, 128)
+    factors[:, :64] = 0.5
+    assert (oracle.attend(d, q, k, v, visible, None, factors).yardstick > 0.01).all()
+    assert (oracle.attend(d, q, k, v, visible, None).yardstick < 1e-6).all()
+
+
 def test_ulp():
     values = torch.tensor([1.0, 1.5, 0.99, 0.0, 3e-8], dtype=torch.float64)
     assert numbers.ulp("bf16", values)[:3].tolist() == [2**-7, 2**-7, 2**-8]

@@ -16,7 +16,7 @@ from .draw import FP8, Drawn
 PARTIAL, FULL = 1, 2
 TILE_ROWS = 64  # queries that share a budget
 FEW_NUMBERS = 256  # fewer results do not show an emulation's largest error
-FP8_BASES = 4  # row maxes that are tried in FP8
+WEIGHED_BASES = 4  # row maxes that are tried where P is multiplied by factors before it is rounded
 STEP_KEYS = 128  # keys of which kernels for FP8 multiply P at once
 # P in FP8 is multiplied by this before it is rounded, so that its range is used.
 UNIT_OF_P = {torch.float8_e4m3fn: 256}
@@ -105,9 +105,9 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
 
     # The rounding of P depends on the row max that is subtracted, which a kernel may choose
     # differently. The last queries of a sequence have few results, on which one choice may have
-    # small errors by chance, so several are tried. So they are in FP8, where P of similar scores
-    # are all rounded up or all down, and factors of values, whose unit depends on which keys are
-    # walked together, move P as well.
+    # small errors by chance, so several are tried. Factors of values move P as well: their unit
+    # depends on which keys a kernel walks together, and where scores are similar, all P of a row
+    # are rounded up or all down with it. So several are tried for all queries then.
     yardstick = errors(slice(None))
     last = q.shape[1] % TILE_ROWS
 
@@ -116,8 +116,8 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
             more = errors(rows, raised=i / bases * math.log(2))
             yardstick[:, rows] = torch.maximum(yardstick[:, rows], more)
 
-    if d.dtype == FP8:
-        try_bases(slice(None), FP8_BASES)
+    if weighed is not None:
+        try_bases(slice(None), WEIGHED_BASES)
     if last:
         try_bases(slice(-last, None), -(-FEW_NUMBERS // (last * v.shape[2])))
 

@@ -68,14 +68,14 @@ struct Attention {
     const double of_others = 0.5 * (row.tile.m + row.tile.n) / at.pack;
     if (s.window_right >= 0) keys += of_others;
     if (s.window_left >= 0) keys += of_others;
-    // Few tiles have an SM each.
-    const std::int64_t ctas =
-        std::min(ceil_div(std::min(at.sms, at.split_ctas > 0 ? at.sms : at.tiles), device.units),
-                 attention_ctas_per_sm(row.tile, device));
+    // at.sms: thread blocks that run at a time, unless there are fewer tiles, which have an SM
+    // each.
+    const std::int64_t blocks = at.split_ctas > 0 ? at.sms : std::min(at.sms, at.tiles);
+    const std::int64_t ctas = ceil_div(blocks, device.units);
     const double tile =
         std::ceil(keys / row.tile.n) * estimated_step_seconds(row.tile, device, ctas) +
         estimated_tile_seconds(ctas);
-    // at.sms: thread blocks that run at a time. Tiles of different lengths fill the last round.
+    // Tiles of different lengths fill the last round.
     const double rounds = real(at.tiles) / real(at.sms);
     const double filled = at.split_ctas > 0 ? real(at.whole) / real(at.sms) +
                                                   real(at.split_tiles()) / real(at.split_ctas)

@@ -125,8 +125,8 @@ class NarrowConsumer {
     }
   }
 
-  /// Goes on to the next step; or behind the tile's last step and returns true, if the consumer
-  /// needs no other.
+  /// Goes on to the next step and returns false; if this was the last step that the consumer needs,
+  /// leaves the tile and returns true.
   __device__ __forceinline__ bool ends_tile() {
     if (pipe_.is_last()) {
       pipe_.leave_tile();
@@ -178,7 +178,8 @@ class NarrowConsumer {
                            (i + 1) * kScores);
       if (i == 0) {
         round_p(early, 0, kEarly);
-        // P has no signs. The compiler moves the wait for PV not above this branch.
+        // Never taken, as no P is negative. The compiler does not move the wait for PV above a
+        // branch, so P is computed while PV runs.
         std::uint32_t signs = 0;
 #pragma unroll
         for (int word = 0; word < kEarly; ++word) signs |= early[word];

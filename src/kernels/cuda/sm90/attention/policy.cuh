@@ -36,8 +36,8 @@ struct Policy {
   static constexpr int kProducerRegisters =
       (Shape::kConsumers > 2 ? 32 : 40) +
       (Shape::kNarrow && Shape::kOwnLists && Shape::kConsumers * Shape::kDimV < 256 ? 8 : 0);
-  // With FP8: how often 16 columns of V are loaded before those that are transposed: four registers
-  // each. Four spill.
+  // With FP8: the groups of 16 columns of V that a turning warp loads ahead of the one that it
+  // transposes, in four registers each. With four groups the kernels spill.
   static constexpr int kTurnsAhead = 3;
   // With FP8: columns of V that are multiplied at once, in a register for each two.
   static constexpr int kPvColumns = Shape::kOwnLists && Shape::kConsumers > 2 ? 64 : Shape::kN;

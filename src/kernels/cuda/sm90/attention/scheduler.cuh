@@ -156,7 +156,7 @@ class Scheduler {
     return sent + 1;
   }
 
-  /// Leaves out the batch's pieces, so that no register holds the number of the next one.
+  /// Drops the batch's pieces: the next batch begins at number 0, which no register has to hold.
   __device__ void drop_batch() {
     __syncwarp();
     if (lane() == 0) shared_.pieces.skip(32);
