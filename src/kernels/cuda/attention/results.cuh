@@ -145,6 +145,19 @@ struct Normalised {
     }
   }
 
+  /// Multiplies the results by a factor: those in `o_acc` where one factor for both would vanish.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_by(float of_values, float (&o_acc)[kCount]) {
+    constexpr float kSmallest = 1.2e-38f;  // that is not flushed to zero
+    const float both[2] = {factor[0] * of_values, factor[1] * of_values};
+    if (agreed(fabsf(both[0]) < kSmallest | fabsf(both[1]) < kSmallest)) {
+#pragma unroll
+      for (float& x : o_acc) x *= of_values;
+    } else {
+      factor[0] = both[0], factor[1] = both[1];
+    }
+  }
+
   __device__ Normalised(const TwoSumSoftmax& softmax, const Sinks& sinks, const RowPlaces& rows)
       : Normalised(static_cast<const Softmax&>(softmax), sinks, rows) {
     const Normalised exact(softmax.exact(), sinks, rows);
@@ -192,24 +205,56 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
 
 /// Stores 16-bit results from registers. The lanes of a quad exchange values until each has eight
 /// adjacent columns, which it stores as 16 bytes if the rows of the result are aligned.
-template <int kDimV>
+/// `kFewExecuted`: code of its own for each of the two types, and for aligned rows of all columns.
+template <int kDimV, bool kFewExecuted = false>
 __device__ __forceinline__ void store_16bit(const Result& to, const TileDescriptor& tile,
                                             const RowPlaces& rows, const OAccumulator<kDimV>& o_acc,
                                             const float (&factor)[2], int thread) {
   constexpr int kSets = kDimV / 32;
   const int lane = thread % 4;
   std::uint32_t word[2][kSets][4];
+  if constexpr (kFewExecuted) {
+    const auto pack_all = [&](auto element) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < kSets * 4; ++i)
+          word[half][i / 4][i % 4] = Precision<decltype(element)>::pack(
+              o_acc[i * 4 + half * 2] * factor[half], o_acc[i * 4 + half * 2 + 1] * factor[half]);
+    };
+    if (to.dtype == DType::bf16)
+      pack_all(__nv_bfloat16{});
+    else
+      pack_all(__half{});
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
+      if constexpr (!kFewExecuted) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int j = (set * 4 + i) * 4 + half * 2;
-        word[half][set][i] = pack(to.dtype, o_acc[j] * factor[half], o_acc[j + 1] * factor[half]);
+        for (int i = 0; i < 4; ++i) {
+          const int j = (set * 4 + i) * 4 + half * 2;
+          word[half][set][i] = pack(to.dtype, o_acc[j] * factor[half], o_acc[j + 1] * factor[half]);
+        }
       }
       transpose_in_quad(word[half][set], lane);
     }
+  if (kFewExecuted && to.aligned && to.dim_v == kDimV) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (rows.query[half] >= tile.q_length) continue;
+      const std::int64_t place = tile.batch * to.out_batch + rows.head[half] * to.out_head +
+                                 (tile.q_begin + rows.query[half]) * to.out_row;
+      auto* const at = reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(to.out) + place) + lane;
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+        const std::uint32_t(&mine)[4] = word[half][set];
+        at[set * 4] = {mine[0], mine[1], mine[2], mine[3]};
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (rows.query[half] >= tile.q_length) continue;

@@ -36,6 +36,21 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const Source& source
   }
 }
 
+/// The same of rows all of which are kept, with all columns: in far fewer instructions.
+template <class Rows, int kCount, int kAtOnce, class Share, class Element>
+__device__ __forceinline__ void copy_whole_rows(std::uint32_t to, const Source& source,
+                                                const Share& mine, const Element* from) {
+  to += Rows::offset(mine.row, mine.chunk);
+#pragma unroll kAtOnce
+  for (int down = 0; down < kCount; down += Share::kDown) {
+#pragma unroll
+    for (int across = 0; across < Rows::kChunks; across += Share::kAcross)
+      copy_whole_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
+                       from + across * Rows::kChunkColumns);
+    from += Share::kDown * source.row;
+  }
+}
+
 /// Starts this thread's copies of the keys (or values) of a piece in pages.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_paged_piece(std::uint32_t to, const Source& source,
@@ -77,27 +92,17 @@ __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& sourc
   constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
   copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
 }
-
-/// The same of a piece all of whose rows and columns are copied, which takes far fewer
-/// instructions.
+/// The same of a piece all of whose rows and columns are copied.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_whole_piece(std::uint32_t to, const Source& source,
                                                  std::int64_t of_piece) {
   using Element = typename T::Element;
   using Share = CopyShare<Rows, T::kThreads>;
   const Share mine = Share::of(thread_of_block());
-  const Element* from = static_cast<const Element*>(source.data) + of_piece +
-                        mine.row * source.row + mine.chunk * Rows::kChunkColumns;
-  to += Rows::offset(mine.row, mine.chunk);
+  const Element* const from = static_cast<const Element*>(source.data) + of_piece +
+                              mine.row * source.row + mine.chunk * Rows::kChunkColumns;
   constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
-#pragma unroll kAtOnce
-  for (int down = 0; down < T::kN; down += Share::kDown) {
-#pragma unroll
-    for (int across = 0; across < Rows::kChunks; across += Share::kAcross)
-      copy_whole_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
-                       from + across * Rows::kChunkColumns);
-    from += Share::kDown * source.row;
-  }
+  copy_whole_rows<Rows, T::kN, kAtOnce>(to, source, mine, from);
 }
 
 /// Starts this thread's copies of a tile's queries; rows without a query become zeros.

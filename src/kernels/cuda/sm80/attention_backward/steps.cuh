@@ -106,7 +106,12 @@ __device__ __forceinline__ void copy_head_rows(std::uint32_t to, const Source& s
   const auto* const data = static_cast<const Element*>(source.data);
   const Element* const from = data + batch * source.batch + head * source.head +
                               (row + mine.row) * source.row + mine.chunk * Rows::kChunkColumns;
-  attention::copy_rows<Rows, kCount, 2>(to, source, mine, from, kept);
+  const bool whole = kCount == 64 && kept == planning::kAllKeys &&
+                     source.dim == Rows::kChunks * Rows::kChunkColumns;
+  if (whole)
+    attention::copy_whole_rows<Rows, kCount, 2>(to, source, mine, from);
+  else
+    attention::copy_rows<Rows, kCount, 2>(to, source, mine, from, kept);
 }
 
 /// Starts this thread's copies of the keys, or values, of the thread block. Keys that no query sees

@@ -82,29 +82,23 @@ class StepLoader {
     return __ballot_sync(kAllLanes, mask_word_ != T::Window::kAbsent);
   }
 
-  /// Starts part `part` of this thread's copies of the step into the stage at a shared address.
-  __device__ __forceinline__ void copy(std::uint32_t stage, int part) const {
+  /// Starts part `part` of this thread's copies of the step into the stage at a shared address:
+  /// first those of the dense side, then pieces. The parts of a step are copied in order.
+  __device__ __forceinline__ void copy(std::uint32_t stage, int part) {
     if (!copies_) return;
-    constexpr int kTogether = T::kDenseCopies / T::kParts;
+    constexpr int kHalf = T::kParts / 2;
+    if (part < kHalf) {
+      constexpr int kTogether = T::kDenseCopies / kHalf;
+      copy_dense<kTogether>(stage + dense_to_ + part * kTogether * T::DenseShare::kBytesDown,
+                            part * kTogether * T::DenseShare::kDown);
+    } else {
+      constexpr int kTogether = T::kPieceCopies / kHalf;
 #pragma unroll
-    for (int i = part * kTogether; i < (part + 1) * kTogether; ++i) {
-      const std::uint32_t to = stage + dense_to_ + i * T::DenseShare::kBytesDown;
-      const char* const from = dense_ + i * (T::DenseShare::kDown * down_bytes());
-      const bool exists = i * T::DenseShare::kDown < left_;
-      if constexpr (T::kDenseDeep) {
-        copy_or_clear(to, from, exists);
-      } else {
-        copy_bytes(to, from, exists ? bytes_ : 0);
-      }
+      for (int i = (part - kHalf) * kTogether; i < (part - kHalf + 1) * kTogether; ++i)
+        copy_piece(stage + pieces_to_ + i * T::PieceShare::kBytesDown, i);
     }
-    if (word_[part] == T::Window::kAbsent) return;
-    std::uint32_t from = word_[part];
-    if constexpr (!T::kBlocksDeep)
-      from += (part & ((kUnits >> args_.walk.slice_shift) - 1)) * args_.walk.round_step;
-    copy_bytes(stage + pieces_to_ + part * T::PieceShare::kBytesDown,
-               blocks_ + std::uint64_t{from} * 16, 16);
   }
-  __device__ __forceinline__ void copy(std::uint32_t stage) const {
+  __device__ __forceinline__ void copy(std::uint32_t stage) {
 #pragma unroll
     for (int part = 0; part < T::kParts; ++part) copy(stage, part);
   }
@@ -113,6 +107,38 @@ class StepLoader {
   /// From one row of the dense side in shared memory to the next, in global memory.
   __device__ __forceinline__ std::int64_t down_bytes() const {
     return T::kDenseDeep ? args_.column_bytes : args_.depth_bytes;
+  }
+
+  /// Copies kCount chunks of the dense side, from row `down` of this thread's on.
+  template <int kCount>
+  __device__ __forceinline__ void copy_dense(std::uint32_t to, int down) {
+    const std::int64_t apart = T::DenseShare::kDown * down_bytes();
+    if (whole_) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i, dense_ += apart)
+        copy_whole_chunk(to + i * T::DenseShare::kBytesDown, dense_);
+      return;
+    }
+    // A loop, so that the compiler does not execute its instructions, predicated, in whole steps.
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i, dense_ += apart) {
+      const bool exists = down + i * T::DenseShare::kDown < left_;
+      if constexpr (T::kDenseDeep) {
+        copy_or_clear(to + i * T::DenseShare::kBytesDown, dense_, exists);
+      } else {
+        copy_bytes(to + i * T::DenseShare::kBytesDown, dense_, exists ? bytes_ : 0);
+      }
+    }
+  }
+
+  /// Copies piece `i` of this thread's, if it is stored. All rows of a step are stored together if
+  /// blocks have all rows of a tile.
+  __device__ __forceinline__ void copy_piece(std::uint32_t to, int i) const {
+    if (!T::kWhole && word_[i] == T::Window::kAbsent) return;
+    std::uint32_t from = word_[i];
+    if constexpr (!T::kBlocksDeep)
+      from += (i & ((kUnits >> args_.walk.slice_shift) - 1)) * args_.walk.round_step;
+    copy_whole_chunk(to, blocks_ + std::uint64_t{from} * 16);
   }
 
   __device__ __forceinline__ void begin_tile() {
@@ -141,6 +167,8 @@ class StepLoader {
       left_ = args_.depth - depth - dense_share_.row;
       bytes_ = max(min(columns_, 8), 0) * 2;
     }
+    whole_ =
+        left_ > (T::kDenseCopies - 1) * T::DenseShare::kDown && (T::kDenseDeep || columns_ >= 8);
   }
 
   const Arguments& args_;
@@ -164,6 +192,7 @@ class StepLoader {
   bool copies_ = false;
   const char* dense_ = nullptr;
   int left_ = 0, bytes_ = 0;  // rows of the dense side that exist; bytes of each chunk
+  bool whole_ = false;        // all of them exist
   std::uint32_t word_[T::kPieceCopies] = {};
   std::uint32_t mask_word_ = T::Window::kAbsent;  // lane 4 * q + u: of quarter q and unit u
 };

@@ -62,6 +62,8 @@ class NarrowConsumer {
                        kPart = T::kDimV / kParts;
   static_assert(kPart * kParts == T::kDimV && kPart % 32 == 0);
   static constexpr bool kSumsByMma = !T::kTransformsScores;
+  // Whether a tile's first step sets O; else it adds to zeros. One row spills.
+  static constexpr bool kFirstSetsO = kSumsByMma && !(T::kConsumers > 2 && T::kDim > 128);
   // The sum of a row's P in one step is below this if no P saturated.
   static constexpr float kMaxSum = 448.0f;
   // Row maxes found by the scores are raised until no such sum exceeds 2^kTargetSum, so that later
@@ -70,7 +72,6 @@ class NarrowConsumer {
 
   __device__ __forceinline__ void walk() {
     pipe_.next_needed_step();
-    start_tile();
     while (true) {
       if (!step()) continue;
       if (pipe_.is_last()) break;
@@ -83,8 +84,7 @@ class NarrowConsumer {
   /// A tile for a consumer whose row group has its own list: it skips the steps that only other
   /// lists need.
   __device__ __forceinline__ void walk_row_group() {
-    start_tile();
-    if (!pipe_.next_needed_step()) return;
+    if (!begin_walk()) return;
     while (true) {
       if (!step()) continue;
       const bool last = pipe_.has_flag(kLastOfTile);
@@ -93,13 +93,21 @@ class NarrowConsumer {
     }
   }
 
+  /// Goes to the first step of a tile that the consumer needs. Without one, O is zero; else the
+  /// step starts the tile.
+  __device__ __forceinline__ bool begin_walk() {
+    if (pipe_.next_needed_step()) return true;
+    start_tile();
+    if constexpr (kFirstSetsO) clear<T::kDimV>(o_acc_);
+    return false;
+  }
+
   using Cursor = typename Pipe::Cursor;
 
   /// A tile whose steps overlap: runs of steps that the consumer needs. The first step of a run is
   /// computed by itself, and of a tile it finds row maxes. So is a step whose P was too large.
   __device__ __forceinline__ void walk_overlapped() {
-    start_tile();
-    if (!pipe_.next_needed_step()) return;
+    if (!begin_walk()) return;
     while (true) {
       if (!step()) continue;
       if (ends_tile() || !pipe_.next_needed_step()) return;
@@ -247,15 +255,12 @@ class NarrowConsumer {
   __device__ __forceinline__ void end_step() {
     pipe_.release(pipe_.shared.k_ring.empty[before().stage]);
     pipe_.release(pipe_.shared.v_ring.empty[before().stage]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      softmax_.row_sum[half] = fmaf(0.25f, p_sum_[half * 2], softmax_.row_sum[half]);
-    if constexpr (kWithLse) add_step();
+    add_row_sums();
   }
 
   __device__ __forceinline__ void start_tile() {
     softmax_ = {};
-    clear<T::kDimV>(o_acc_);
+    if constexpr (!kFirstSetsO) clear<T::kDimV>(o_acc_);
     const Arguments& args = pipe_.args;
     const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
     if (!args.factors_by_step && pipe_.arrives) {  // one lane of the warp
@@ -313,38 +318,52 @@ class NarrowConsumer {
   __device__ __forceinline__ bool step() {
     const bool first = !pipe_.has_flag(Pipe::kHasRowMaxes);
     const bool finds_max = T::kTransformsScores || first || pipe_.has_flag(Pipe::kAgain);
-    multiply_qk();
+    issue_qk();
+    if (first) start_tile();  // while QK runs
+    tile::mma_wait<0>();
+    tile::settle(score_);
     if (first) set_scales();
     finish_scores();
     const RowExponents exponents = own(pipe_.shared.rows.exponents);
     if constexpr (T::kTransformsScores) {
-      softmax_.update_by_max(score_, exponents, rescaling());
+      softmax_.update_by_max(score_, exponents, [&](const float(&factor)[2]) { rescale(factor); });
       const float of_values = weigh();
       round_p();
-      multiply_pv(of_values, [] { return true; });
+      multiply_pv({of_values, of_values}, [] { return true; });
       pipe_.flags |= Pipe::kHasRowMaxes;
       return true;
     } else {
-      if (finds_max) softmax_.raise_row_maxes_to(score_, exponents, rescaling());
+      if (finds_max)
+        softmax_.raise_row_maxes_to(score_, exponents,
+                                    [&](const float(&factor)[2]) { rescale(factor); });
       softmax_.compute_p(score_, exponents);
       if constexpr (kWithLse) add_up_step();
       round_p();
-      const bool fits = multiply_pv(1.0f, [&] {
-        return finds_max || !any_of_warpgroup(p_sum_[0] >= kMaxSum | p_sum_[2] >= kMaxSum);
+      float of_step[2] = {1.0f, 1.0f};
+      const bool fits = multiply_pv(of_step, [&] {
+        if (!finds_max && any_of_warpgroup(p_sum_[0] >= kMaxSum | p_sum_[2] >= kMaxSum))
+          return false;
+        add_row_sums();
+        if (finds_max) {  // so that later steps fit
+          const float total[2] = {p_sum_[0], p_sum_[2]};
+          softmax_.raise_row_maxes_by<kTargetSum>(total, [&](const float(&factor)[2]) {
+            rescale(factor);
+            of_step[0] = factor[0], of_step[1] = factor[1];
+          });
+        }
+        return true;
       });
-      if (!fits) {
-        pipe_.flags |= Pipe::kAgain;
-        return false;
-      }
-      pipe_.flags |= Pipe::kHasRowMaxes;
-      const float total[2] = {p_sum_[0], p_sum_[2]};
-#pragma unroll
-      for (int half = 0; half < 2; ++half)  // a quarter for each lane of the quad
-        softmax_.row_sum[half] = fmaf(0.25f, total[half], softmax_.row_sum[half]);
-      if constexpr (kWithLse) add_step();
-      if (finds_max) softmax_.raise_row_maxes_by<kTargetSum>(total, rescaling());
-      return true;
+      pipe_.flags |= fits ? Pipe::kHasRowMaxes : Pipe::kAgain;
+      return fits;
     }
+  }
+
+  /// Adds the sums of a step's P.
+  __device__ __forceinline__ void add_row_sums() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)  // a quarter for each lane of the quad
+      softmax_.row_sum[half] = fmaf(0.25f, p_sum_[half * 2], softmax_.row_sum[half]);
+    if constexpr (kWithLse) add_step();
   }
 
   /// For LSE: sums of this thread's columns of P, as long as P is not rounded.
@@ -383,15 +402,20 @@ class NarrowConsumer {
                                kWarpgroup, value));
   }
 
-  __device__ __forceinline__ auto rescaling() {
-    return [this](const float(&factor)[2]) {
+  /// Whether no step of the tile has set O.
+  __device__ __forceinline__ bool is_first() const {
+    return kFirstSetsO && !pipe_.has_flag(Pipe::kHasRowMaxes);
+  }
+
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+    if (!is_first()) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= factor[i / 2 % 2];
-      if constexpr (kSumsByMma && kWithLse) {
-        float2& sums = own(pipe_.shared.rows.sums);
-        sums = {sums.x * factor[0], sums.y * factor[1]};
-      }
-    };
+    }
+    if constexpr (kSumsByMma && kWithLse) {
+      float2& sums = own(pipe_.shared.rows.sums);
+      sums = {sums.x * factor[0], sums.y * factor[1]};
+    }
   }
 
   __device__ __forceinline__ void round_p() { round_p(p_, 0, T::kPvMmas * 4); }
@@ -465,9 +489,10 @@ class NarrowConsumer {
     tile::mma_commit();
   }
 
-  /// O += factor * P V, and releases the stage. Does neither, and returns false, if `fits`, which
-  /// is called when the first PV and the row sums are done, returns false.
-  __device__ __forceinline__ bool multiply_pv(float factor, const auto& fits) {
+  /// O += factor * P V, or O = factor * P V in a tile's first step, with a factor for each row, and
+  /// releases the stage. Does nothing and returns false if `fits`, which is called when the first
+  /// PV and the row sums are done, and may set the factors, returns false.
+  __device__ __forceinline__ bool multiply_pv(const float (&factor)[2], const auto& fits) {
     tile::wait(&pipe_.shared.v_ring.full[pipe_.at.stage], pipe_.at.parity);
     const std::uint64_t v =
         pipe_.shared.values[0].by_columns(0) + pipe_.at.stage * (T::Values::kBytes >> 4);
@@ -498,10 +523,14 @@ class NarrowConsumer {
         pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
         pipe_.release(pipe_.shared.v_ring.empty[pipe_.at.stage]);
       }
+      float* const o_of_part = o_acc_ + part * kPart / 2;
+      if (is_first()) {
 #pragma unroll
-      for (int i = 0; i < kPart / 2; ++i) {
-        float& sum = o_acc_[part * kPart / 2 + i];
-        sum = T::kTransformsScores ? fmaf(factor, sums[i], sum) : sum + sums[i];
+        for (int i = 0; i < kPart / 2; ++i) o_of_part[i] = factor[i / 2 % 2] * sums[i];
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPart / 2; ++i)
+          o_of_part[i] = fmaf(factor[i / 2 % 2], sums[i], o_of_part[i]);
       }
     }
     return true;
@@ -519,10 +548,8 @@ class NarrowConsumer {
   __device__ __forceinline__ void finish(auto& softmax) {
     if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax)) return;
     wait_for_factors();  // a consumer without steps has not
-    const float factor = pipe_.args.factors_by_step ? 1.0f : own_factors().y;
-#pragma unroll
-    for (float& x : o_acc_) x *= factor;
-    store_tile(pipe_, pipe_.tile, o_acc_, softmax);
+    store_tile(pipe_, pipe_.tile, o_acc_, softmax,
+               pipe_.args.factors_by_step ? 1.0f : own_factors().y);
   }
 
   ConsumerPipeline<T> pipe_;

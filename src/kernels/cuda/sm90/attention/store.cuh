@@ -122,20 +122,22 @@ __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDes
   }
 }
 
-/// Stores a consumer's rows of a tile, or stages them for the store warp.
+/// Stores a consumer's rows of a tile, or stages them for the store warp. FP8: times a factor.
 template <class T>
 __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned number,
-                                           const OAccumulator<T::kDimV>& o_acc,
-                                           const auto& softmax) {
+                                           OAccumulator<T::kDimV>& o_acc, const auto& softmax,
+                                           float of_values = 1.0f) {
   const TileDescriptor& descriptor = pipe.descriptor_of(number);
   const int thread = pipe.thread();
   const RowPlaces rows(pipe.args.walk, descriptor, pipe.first_row(), thread);
-  const Normalised normalised(softmax, pipe.args.sinks, rows);
+  Normalised normalised(softmax, pipe.args.sinks, rows);
+  if constexpr (T::kNarrow) normalised.multiply_by(of_values, o_acc);
   const bool wide = pipe.args.result.dtype == DType::f32;
   if (wide) {
     store_f32<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor, thread);
   } else if constexpr (T::kConsumersStore) {
-    store_16bit<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor, thread);
+    store_16bit<T::kDimV, T::kNarrow>(pipe.args.result, descriptor, rows, o_acc, normalised.factor,
+                                      thread);
   } else {
     pipe.sync_warpgroup();  // all warps are past their last QK of the tile
     stage_results<T>(pipe.args, pipe.queries_of(number), o_acc, normalised.factor, pipe.first_row(),
