@@ -30,7 +30,8 @@ class Emulation {
   Emulation(WalkProblem& p, std::uint64_t concurrent_tiles, const TileShares& tile_shares = {})
       : p_(p) {
     AttentionBackwardShape shape{p.shape};
-    layout_ = backward_layout(shape, 1, tile_shares, static_cast<double>(concurrent_tiles));
+    const TileOrder order{static_cast<double>(concurrent_tiles), 1.5, concurrent_tiles % 2 == 1};
+    layout_ = backward_layout(shape, 1, tile_shares, order);
     layout_.rotates = concurrent_tiles % 2 == 1 && may_rotate(shape, layout_);
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
@@ -121,8 +122,8 @@ class Emulation {
         kept[half] &= listed;
       }
     expect_kept(job, kept);
-    for (int head = first_head; head < end_head; ++head)
-      for (int i = 0; i < job.end_block - job.first_block; ++i) {
+    for (int i = 0; i < job.end_block - job.first_block; ++i)
+      for (int head = first_head; head < end_head; ++head) {
         const int block = job.step_at(i, 1);
         if (walk_.edges) {
           if (block >= walk_.edges.sizes.mask.rows) continue;

@@ -147,6 +147,41 @@ TEST(Sm90AttentionBackward, SectionsOfHeadsFillTheGpu) {
   }
 }
 
+/// Causal: sections ascend and descend in turns, so their number is even; those that have fewer
+/// heads than the others leave SMs idle. Where keys outnumber queries, many tiles begin together,
+/// and follow each other: more heads have to be in turns.
+TEST(Sm90AttentionBackward, SectionsOfHeadsWaitLittle) {
+  const auto layout_of = [](std::int64_t batch, std::int64_t kv_heads, std::int64_t q_length,
+                            std::int64_t kv_length) {
+    const Sizes sizes{.batch = batch, .length = q_length, .heads = kv_heads, .kv_heads = kv_heads};
+    AttentionBackwardProblem p = problem_of(sizes);
+    p.forward.k = p.forward.v = p.dk = p.dv =
+        tensor(nullptr, DType::bf16, {batch, kv_length, kv_heads, 128});
+    p.forward.causal = true;
+    return on_h100(p).planned->layout.get<BackwardLayout>();
+  };
+  for (const std::int64_t batch : {3, 7, 16, 31})
+    for (const std::int64_t heads : {2, 5, 8, 32})
+      for (const std::int64_t length : {1500, 2737, 6723, 11151}) {
+        const BackwardLayout layout = layout_of(batch, heads, length, length);
+        if (layout.tile_shares.count() > 1) {
+          EXPECT_EQ(layout.section, batch * heads * layout.tile_shares.count());
+          continue;
+        }
+        EXPECT_TRUE(layout.alternates) << batch << " " << heads << " " << length;
+        const std::int64_t sections = (batch * heads + layout.section - 1) / layout.section;
+        EXPECT_EQ(sections % 2, 0) << batch << " " << heads << " " << length;
+      }
+  const BackwardLayout few = layout_of(9, 4, 866, 7868);
+  EXPECT_FALSE(few.alternates);
+  EXPECT_EQ(few.section, 9 * 4);
+  const BackwardLayout some = layout_of(24, 4, 2201, 17443);
+  EXPECT_TRUE(some.alternates);
+  EXPECT_GE(some.section, 2);
+  EXPECT_LE(some.section, 12);
+  EXPECT_EQ(layout_of(2, 16, 16384, 16384 + 1024).section, 1);
+}
+
 TEST(Sm90AttentionBackward, FewTilesWithoutAMaskRotate) {
   const auto plan_of = [](std::int64_t length, std::int64_t heads, bool causal) {
     AttentionBackwardProblem p =

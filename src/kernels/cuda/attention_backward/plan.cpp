@@ -6,6 +6,7 @@
 #include "src/kernels/cuda/attention/cost.hpp"
 #include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/walk/arithmetic.hpp"
+#include "src/walk/work.hpp"
 
 namespace tessera::planning {
 namespace {
@@ -14,31 +15,57 @@ namespace {
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
 constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, written and read
 constexpr std::int64_t kMaxBlockShares = 16;
+// Key tiles that begin with the same block may wait for each other for this share of the time.
+constexpr double kMaxWaits = 0.04;
 // More shares have to reduce the time to this fraction: their sums take memory.
 constexpr double kMaxShareOfTime = 0.97;
+
+/// Whether later tiles are shorter, without a block mask. Then sections of heads may ascend and
+/// descend in turns. Tiles of a section that ascends start together, each at its own first block,
+/// and end one after the other, the last one first; so those of the next section, which all begin
+/// with the last block, start one after the other. No tile waits, though few heads are in turns.
+bool ends_early(const AttentionBackwardShape& s) {
+  return s.window_right >= 0 && s.window_left < 0 && !s.masked;
+}
+
+/// Of KV heads whose key tiles are handed out in turns, how many keep waits below kMaxWaits of the
+/// time: of tiles that begin with the same block each follows the one before it.
+double heads_for_few_waits(const AttentionBackwardShape& s, const TileOrder& order) {
+  if (s.window_left >= 0 || s.masked || (order.may_rotate && !ends_early(s))) return 1;
+  const std::int64_t keys = ends_early(s) ? s.kv_length - s.q_length : s.kv_length;
+  const double flops = 2.0 * kQueriesPerBlock * kKeysPerTile * real(3 * s.dim + 2 * s.dim_v);
+  const double blocks = work_of(AnyShape(s)).flops / std::max(flops, 1.0);         // of all tiles
+  const double tiles = kMaxWaits * blocks / (order.concurrent_tiles * order.lag);  // of a head
+  return real(keys) / kKeysPerTile <= tiles ? 1 : order.concurrent_tiles / std::max(tiles, 1e-3);
+}
 
 /// KV heads whose key tiles are handed out in turns, as measured on an H200: with few of them,
 /// thread blocks share a head's Q, dO and sums of dQ in L2. Where sums have no order and later
 /// tiles are much shorter, long ones of several heads have to come first. Tiles of a window or of
-/// lists follow each other step by step, so that few tiles of a head have to start together; others
-/// wait little.
-std::int64_t heads_in_turns(const AttentionBackwardShape& s, bool in_order,
-                            double concurrent_tiles) {
+/// lists follow each other step by step, so that few tiles of a head have to start together.
+double heads_in_turns(const AttentionBackwardShape& s, bool in_order, const TileOrder& order) {
   const std::int64_t blocks = ceil_div(s.q_length, kQueriesPerBlock);
   const bool limited = s.window_left >= 0 || s.window_right >= 0;
   if (!in_order) return limited && blocks < 128 ? 4 : 1;
   if (s.window_left >= 0 || s.masked) return blocks < 64 ? 16 : 8;
   const double tiles = real(std::max<std::int64_t>(ceil_div(s.kv_length, kKeysPerTile), 1));
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(concurrent_tiles / tiles), 1, 16);
+  return std::clamp(order.concurrent_tiles / tiles, 1.0, 16.0);
 }
 
-/// Whether sections of heads ascend and descend in turns: where later tiles are shorter, without a
-/// block mask. Tiles of a section that ascends start together, each at its own first block, and end
-/// one after the other, the last one first; so those of the next section, which all begin with the
-/// last block, start one after the other. No tile waits, though few heads are in turns.
-bool alternates(const AttentionBackwardShape& s, const TileShares& tile_shares) {
-  return s.window_right >= 0 && s.window_left < 0 && !s.masked && tile_shares.count() == 1 &&
-         s.kv_layout != KvLayout::packed && s.batch * s.kv_heads > 1;
+/// KV heads of all sequences per section, where sections ascend and descend in turns: `wanted` or
+/// more, so that the number of sections is even and the last one as full as possible.
+std::int64_t even_section(std::int64_t heads, double wanted) {
+  const std::int64_t half = ceil_div(heads, 2);
+  const auto least = static_cast<std::int64_t>(std::max(std::ceil(0.95 * wanted), 1.0));
+  std::int64_t best = half;
+  double fullest = 0;
+  for (std::int64_t section = least; section < std::min(2 * least, half) && fullest < 1;
+       ++section) {
+    const std::int64_t sections = ceil_div(heads, section);
+    const double last = real(heads - (sections - 1) * section) / real(section);
+    if (sections % 2 == 0 && last > fullest) fullest = last, best = section;
+  }
+  return best;
 }
 
 /// The size of sums of shares.
@@ -48,18 +75,23 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_s
          sizeof(float);
 }
 
-/// Shares whose tiles are handed out in turns. A block of queries may be in another share of the
-/// next tile, so all shares of a head that divide blocks are in one section: no tile waits for one
-/// that is handed out after it.
-std::int64_t section_of(const AttentionBackwardShape& s, std::int64_t shares,
-                        const BackwardLayout& layout, double concurrent_tiles) {
-  if (s.kv_layout == KvLayout::packed) return shares;
-  const std::int64_t blocks = layout.tile_shares.blocks;
-  const std::int64_t heads =
-      std::max<std::int64_t>(heads_in_turns(s, layout.turns > 0, concurrent_tiles) / blocks, 1);
-  // With less than two sections there is nothing to alternate.
-  const std::int64_t most = s.batch * shares / (layout.alternates ? 2 : 1);
-  return std::clamp<std::int64_t>(heads * blocks, 1, most);
+/// Sets the shares whose tiles are handed out in turns, and whether sections of them alternate. A
+/// block of queries may be in another share of the next tile, so all shares of a head that divide
+/// blocks are in one section: no tile waits for one that is handed out after it.
+void set_sections(const AttentionBackwardShape& s, std::int64_t shares, const TileOrder& order,
+                  BackwardLayout& layout) {
+  const std::int64_t lines = s.batch * shares, blocks = layout.tile_shares.blocks;
+  const bool in_order = layout.turns > 0;
+  layout.section = s.kv_layout == KvLayout::packed ? shares : lines;
+  if (s.kv_layout == KvLayout::packed || (in_order && layout.tile_shares.count() > 1)) return;
+  const double least = in_order ? heads_for_few_waits(s, order) : 1;
+  const double heads = std::max(heads_in_turns(s, in_order, order), least);
+  if (in_order && ends_early(s)) {
+    layout.alternates = 2 * least <= real(lines);
+    if (layout.alternates) layout.section = even_section(lines, std::min(heads, real(lines) / 2));
+  } else if (heads < real(lines)) {
+    layout.section = std::max<std::int64_t>(static_cast<std::int64_t>(heads) / blocks, 1) * blocks;
+  }
 }
 
 RowBlocks key_tiles(const AttentionBackwardShape& s) {
@@ -92,7 +124,7 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
 }
 
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares,
-                               double concurrent_tiles) {
+                               const TileOrder& order) {
   BackwardLayout layout;
   if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
   const RowBlocks queries = RowBlocks::of(kQueriesPerBlock, s.q_packed, s.q_length);
@@ -101,8 +133,7 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
   layout.tiles = s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * shares : 0;
   layout.tile_shares = tile_shares;
   layout.turns = s.any_order ? 0 : turns;
-  layout.alternates = layout.turns > 0 && alternates(s, tile_shares);
-  layout.section = section_of(s, shares, layout, concurrent_tiles);
+  set_sections(s, shares, order, layout);
   layout.copies_dout = !s.dout_readable;
   if (s.q_total > 0 && s.kv_total > 0) layout.edges = edge_sizes(s);
   return layout;

@@ -43,9 +43,16 @@ struct TileCosts {
 /// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
 TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
 
+/// What decides in which order key tiles are handed out.
+struct TileOrder {
+  double concurrent_tiles = 1;
+  double lag = 1;           // blocks of queries by which a tile follows the one before it
+  bool may_rotate = false;  // whether the family lets tiles begin at blocks of their own
+};
+
 /// `turns`: turn counters per block of queries, where sums of dQ have an order; 0: there are none.
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares,
-                               double concurrent_tiles);
+                               const TileOrder& order);
 
 /// Whether all key tiles see all blocks of queries, so that each may begin at a block of its own.
 bool may_rotate(const AttentionBackwardShape& s, const BackwardLayout& layout);

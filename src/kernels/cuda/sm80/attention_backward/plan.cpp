@@ -19,6 +19,10 @@ constexpr double kEstimatedShare = 0.55;
 /// Seconds of an SM per thread block besides its steps: not measured.
 constexpr double kEstimatedTileSeconds = 8e-6;
 
+/// Steps by which a thread block follows the one before it: a turn is passed on in the next step,
+/// and steps take different times.
+constexpr double kLagSteps = 3;
+
 double step_flops(const Tile& tile) {
   return 2.0 * tile.m * tile.n * (3.0 * tile.k + 2.0 * tile.v);
 }
@@ -63,14 +67,17 @@ struct AttentionBackward {
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
     TileCosts costs;
+    TileOrder order;
     if (device.units > 0) {
       const double parts = key_parts(row.tile);
+      order = {real(device.units * backward_ctas_per_sm(row.tile, device)) / parts,
+               kLagSteps * parts};
       costs = {
           real(device.units) / parts,
           steps_of(s, row.tile, work_of(AnyShape(s))) * step_seconds(row.tile, 1, device) / parts,
           kEstimatedTileSeconds};
     }
-    Layout at = backward_layout(s, 1, best_shares(s, costs), costs.concurrent_tiles);
+    Layout at = backward_layout(s, 1, best_shares(s, costs), order);
     at.blocks = at.tiles * key_parts(row.tile);
     refuse_backward_layout(s, at, reasons);
     return at;
@@ -87,9 +94,10 @@ struct AttentionBackward {
     const double at_a_time = std::min(real(device.units) * ctas, blocks);
     const double steps = steps_of(s, tile, work);
     const double step = step_seconds(tile, ctas, device);
-    // Thread blocks of one head add to the same sums one after the other, a step apart.
-    const double tiles_per_head = at_a_time / real(std::max<std::int64_t>(at.section, 1));
-    const double waits = at.turns > 0 ? std::max(tiles_per_head, 1.0) - 1 : 0;
+    // Thread blocks of one head add to the same sums one after the other, a step apart, unless
+    // sections take turns.
+    const double blocks_per_head = at_a_time / real(std::max<std::int64_t>(at.section, 1));
+    const double waits = at.turns > 0 && !at.alternates ? std::max(blocks_per_head, 1.0) - 1 : 0;
     const double compute = (steps / at_a_time + waits) * step +
                            std::max(blocks / at_a_time, 1.0) * ctas * kEstimatedTileSeconds;
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);

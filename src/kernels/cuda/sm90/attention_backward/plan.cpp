@@ -26,6 +26,8 @@ constexpr double kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7, kRateOfTwoKerne
 // than this share of their time. On an H200 that gains 45% at 100% (S2048 H8 D64), 12 to 15% at 26%
 // (H4 S8192), 4 to 8% at 13%, 2% at 6% and -1 to 1% at 3%. The second sums may take so many bytes.
 constexpr double kWaits = 0.06, kSecondSums = 1 << 30;
+// Steps by which a key tile follows the one before it.
+constexpr double kLagSteps = 1.5;
 // Of two kernels: the share of the main one, with four products of seven.
 constexpr double kShareOfMain = 4.0 / 7.0;
 
@@ -86,8 +88,8 @@ struct AttentionBackward {
     const double steps = step_seconds(s, row.tile, work_of(AnyShape(s)), device);
     const TileCosts costs{real(device.units) / parts, steps * (apart ? kShareOfMain : 1) / parts,
                           kTileSeconds};
-    Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs),
-                                costs.concurrent_tiles);
+    const TileOrder order{costs.concurrent_tiles, kLagSteps * blocks_of_step(row.tile), true};
+    Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs), order);
     at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
     at.rotates = may_rotate(s, at) && waits_of(s, row.tile, at, costs.concurrent_tiles) > kWaits &&
                  sums_bytes(s, at, row.tile) <= kSecondSums;
