@@ -122,8 +122,8 @@ class Emulation {
         kept[half] &= listed;
       }
     expect_kept(job, kept);
-    for (int i = 0; i < job.end_block - job.first_block; ++i)
-      for (int head = first_head; head < end_head; ++head) {
+    for (int head = first_head; head < end_head; ++head)
+      for (int i = 0; i < job.end_block - job.first_block; ++i) {
         const int block = job.step_at(i, 1);
         if (walk_.edges) {
           if (block >= walk_.edges.sizes.mask.rows) continue;

@@ -67,11 +67,7 @@ class KeyTiles {
   __device__ int first_head() const { return taken_.job.first_head; }
   __device__ int end_head() const { return first_head() + walk_.group; }
 
-  // Words of the bitmap of lists, 32 blocks of queries each, in the order of the walk: the last one
-  // of all heads of the share, then the one before it.
-  __device__ int num_words() const { return max(end_word() - first_word(), 0) * walk_.group; }
-  __device__ int head_of(int number) const { return first_head() + number % walk_.group; }
-  __device__ int word_of(int number) const { return end_word() - 1 - number / walk_.group; }
+  // Words of the bitmap of lists: 32 blocks of queries each.
   __device__ int first_word() const { return taken_.job.first_block / 32; }
   __device__ int end_word() const {
     const int words = static_cast<int>(walk_.edges.sizes.row_words);

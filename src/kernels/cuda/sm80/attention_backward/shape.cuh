@@ -71,9 +71,9 @@ struct Traits {
     BackwardStep steps[planning::kBackwardSteps];
     TakenTile taken;
     bool turn_has_come;  // of this step, when all warps have written P and dS
-    // The walk: steps described so far; in lists, the word of 32 blocks that the last one is from,
-    // and that word's other blocks.
-    std::int32_t described, word;
+    // The walk: steps described so far; the head and block of the last one, or the word of 32
+    // blocks that it is from, and that word's other blocks.
+    std::int32_t described, head, block, word;
     std::uint32_t bits;
 
     __device__ __forceinline__ Rounded& rounded() {

@@ -13,7 +13,7 @@ namespace tessera::cuda::sm80::attention_backward {
 template <class T>
 class Steps : public KeyTiles<T::kKeyParts> {
   using Base = KeyTiles<T::kKeyParts>;
-  using Base::lane, Base::num_words, Base::head_of, Base::word_of, Base::bits_of,
+  using Base::lane, Base::first_head, Base::first_word, Base::end_word, Base::bits_of,
       Base::keeps_all_keys;
 
  public:
@@ -29,7 +29,9 @@ class Steps : public KeyTiles<T::kKeyParts> {
   __device__ void start() {
     if (lane() == 0) {
       shared_.described = 0;
-      shared_.word = -1, shared_.bits = 0;
+      shared_.head = first_head();
+      shared_.block = shared_.taken.job.end_block;
+      if (walk_.edges) shared_.word = end_word(), shared_.bits = 0;
     }
     __syncwarp();
     fill(0);
@@ -41,41 +43,51 @@ class Steps : public KeyTiles<T::kKeyParts> {
     const int described = shared_.described;
     if (described > step + kAhead || described == shared_.taken.num_steps) return;
     const int count = min(shared_.taken.num_steps - described, kAtOnce);
-    const KeyTileJob& job = shared_.taken.job;
-    int head = 0, block = 0;
-    if (walk_.edges) {
-      int word = shared_.word;
-      std::uint32_t bits = shared_.bits;
-      for (int i = 0; i < count; ++i) {
-        find_word(word, bits);
-        const int bit = 31 - __clz(static_cast<int>(bits));
-        bits &= ~(1u << bit);
-        if (i == lane()) head = head_of(word), block = word_of(word) * 32 + bit;
+    int head = shared_.head, block = shared_.block, word = shared_.word;
+    std::uint32_t bits = shared_.bits;
+    int my_head = 0, my_block = 0;
+    for (int i = 0; i < count; ++i) {
+      if (walk_.edges) {
+        find_word(head, word, bits);
+        block = word * 32 + 31 - __clz(static_cast<int>(bits));
+        bits &= ~(1u << block % 32);
+      } else if (--block < shared_.taken.job.first_block) {
+        ++head;
+        block = shared_.taken.job.end_block - 1;
       }
-      if (lane() == 0) shared_.word = word, shared_.bits = bits;
-    } else {  // the first block of all heads of the share, then the next one
-      const int number = described + lane();
-      head = head_of(number), block = job.step_at(number / walk_.group, 1);
+      if (i == lane()) my_head = head, my_block = block;
     }
+    const KeyTileJob& job = shared_.taken.job;
+    if (job.ascends) my_block = job.step_at(job.end_block - 1 - my_block, 1);
     if (lane() < count)
       shared_.steps[(described + lane()) % planning::kBackwardSteps] =
-          describe_step(walk_, job, keeps_all_keys(), head, block);
+          describe_step(walk_, shared_.taken.job, keeps_all_keys(), my_head, my_block);
     __syncwarp();
-    if (lane() == 0) shared_.described = described + count;
+    if (lane() == 0) {
+      shared_.described = described + count;
+      shared_.head = head, shared_.block = block, shared_.word = word, shared_.bits = bits;
+    }
     __syncwarp();
   }
 
  private:
   /// Goes on to the next word with blocks that visit the tile, if the word at hand has none left.
   /// There is one, as the steps have been counted.
-  __device__ void find_word(int& word, std::uint32_t& bits) const {
+  __device__ void find_word(int& head, int& word, std::uint32_t& bits) const {
     while (bits == 0) {
-      const int mine = word + 1 + lane();
-      const std::uint32_t found = mine < num_words() ? bits_of(head_of(mine), word_of(mine)) : 0;
+      const int mine = word - 1 - lane();  // lane 0 has the last word
+      const std::uint32_t found = mine >= first_word() ? bits_of(head, mine) : 0;
       const unsigned holders = __ballot_sync(kAllLanes, found != 0);
-      const int holder = holders != 0 ? planning::first_lane(holders) : kLanes - 1;
-      bits = __shfl_sync(kAllLanes, found, holder);
-      word += 1 + holder;
+      if (holders != 0) {
+        const int holder = planning::first_lane(holders);
+        word -= 1 + holder;
+        bits = __shfl_sync(kAllLanes, found, holder);
+      } else if (word - kLanes > first_word()) {
+        word -= kLanes;
+      } else {
+        ++head;
+        word = end_word();
+      }
     }
   }
 

@@ -81,32 +81,30 @@ class Producer {
                      row, job.kv_head, batch, full);
   }
 
-  /// Without a block mask: one lane walks a range of blocks, each for all heads of the share. So
-  /// tiles that begin together stay together, also where they do not end together.
+  /// Without a block mask: one lane walks a range of blocks for each head.
   __device__ void walk_range(const KeyTiles& tiles) {
     const int count = tiles.end_step() - tiles.first_step();
-    for (int i = 0; i < count; ++i) {
-      const int first = taken().job.step_at(i, T::kBlocks) * T::kBlocks;
-      for (int head = tiles.first_head(); head < tiles.end_head(); ++head)
+    for (int head = tiles.first_head(); head < tiles.end_head(); ++head)
+      for (int i = 0; i < count; ++i) {
+        const int first = taken().job.step_at(i, T::kBlocks) * T::kBlocks;
         load(head, first, [&](int of_step) {
           const KeyTileJob& job = taken().job;
           const int block = first + of_step;
           return describe(tiles, head, block, block >= job.first_block && block < job.end_block);
         });
-    }
+      }
   }
 
-  /// With a block mask: lanes look up a word of bits each, of 32 words, then one step each.
+  /// With a block mask: lanes look up 32 words of bits, then one step each.
   __device__ void walk_lists(const KeyTiles& tiles) {
-    const int count = tiles.num_words();
-    for (int first = 0; first < count; first += kLanes) {
-      const int mine = first + lane();
-      const std::uint32_t bits =
-          mine < count ? tiles.steps_of(tiles.head_of(mine), tiles.word_of(mine)) : 0;
-      for (unsigned found = __ballot_sync(kAllLanes, bits != 0); found != 0; found &= found - 1) {
-        const int holder = planning::first_lane(found), number = first + holder;
-        walk_word(tiles, tiles.head_of(number), tiles.word_of(number),
-                  __shfl_sync(kAllLanes, bits, holder));
+    for (int head = tiles.first_head(); head < tiles.end_head(); ++head) {
+      for (int end = tiles.end_word(); end > tiles.first_word(); end -= kLanes) {
+        const int mine = end - 1 - lane();  // lane 0 has the last word
+        const std::uint32_t bits = mine >= tiles.first_word() ? tiles.steps_of(head, mine) : 0;
+        for (unsigned found = __ballot_sync(kAllLanes, bits != 0); found != 0; found &= found - 1) {
+          const int holder = planning::first_lane(found);
+          walk_word(tiles, head, end - 1 - holder, __shfl_sync(kAllLanes, bits, holder));
+        }
       }
     }
   }
