@@ -46,11 +46,11 @@ class ThreadBlock {
       std::int32_t reached = 0;
       if (watches_turns() && turn_of(step) > 0) reached = load_relaxed(counter_of(step));
       scores.compute(descriptor_of(step), stage, [&] {
-        if (watches_turns()) pass_turn(step, reached);
         if (T::kStages > 1 && step + 1 < shared_.taken.num_steps)
           copy_step<T>(args_, shared_, step + 1);
         if (in_first_warp()) Steps<T>(args_, shared_).fill(step);
       });
+      if (watches_turns()) pass_turn(step, reached);
       __syncthreads();  // P and dS have been written
       gradients_.add(stage);
       if (T::kStages == 1 && step + 1 < shared_.taken.num_steps) {
