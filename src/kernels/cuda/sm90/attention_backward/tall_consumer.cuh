@@ -46,16 +46,17 @@ class TallConsumer : KeyHalfConsumer<T> {
   /// P and dS of a step.
   __device__ __forceinline__ void scores(unsigned step) {
     const int stage = this->stage_of(step);
+    const auto flags = this->await_step(step);
     this->take_turn();
-    this->wait_for_queries(this->descriptor_of(step), this->place_of(step));
-    mma_.issue_scores(stage);
-    this->wait_for_gradients(this->descriptor_of(step), this->place_of(step));
-    mma_.issue_score_gradients(stage);
+    this->issue_scores(step, flags);
+    this->issue_score_gradients(step, flags);
     this->pass_turn();
+    const auto lse = this->statistics(shared_.lse[stage]);
     tile::mma_wait<1>();
-    this->compute_p(this->descriptor_of(step), stage);
+    this->compute_p(this->descriptor_of(step), flags, lse);
+    const auto delta = this->statistics(shared_.delta[stage]);
     tile::mma_wait<0>();
-    this->template pack_ds<true>(stage, stage);
+    this->template pack_ds<true>(delta, stage);
     this->write_ds(step);
   }
 
