@@ -51,6 +51,7 @@ class Consumer : KeyHalfConsumer<T> {
   template <bool kHasDq>
   __device__ __forceinline__ void turn(unsigned step) {
     const StepFlags flags = await_step(step);
+    const int thread = this->thread();
     if constexpr (kHasDq) this->wait_for_ds(step - 2);
     this->take_turn();
     if constexpr (kHasDq) this->issue_dq(step - 2);
@@ -58,7 +59,7 @@ class Consumer : KeyHalfConsumer<T> {
     mma_.issue_dk(this->stage_of(step - 1));
     if constexpr (kHasDq) {
       tile::mma_wait<2>();
-      this->stage_dq(step - 2);
+      this->stage_dq(step - 2, thread);
     }
     issue_scores(step, flags);
     tile::mma_wait<1>();
@@ -76,7 +77,7 @@ class Consumer : KeyHalfConsumer<T> {
       this->wait_for_ds(end - 2);
       this->issue_dq(end - 2);
       tile::mma_wait<0>();
-      this->stage_dq(end - 2);
+      this->stage_dq(end - 2, this->thread());
       this->announce_dq(end - 2);
     }
     mma_.issue_dv(this->stage_of(end - 1));
@@ -85,7 +86,7 @@ class Consumer : KeyHalfConsumer<T> {
     this->issue_dq(end - 1);
     tile::mma_wait<0>();
     this->release_queries(this->stage_of(end - 1));
-    this->stage_dq(end - 1);
+    this->stage_dq(end - 1, this->thread());
     this->announce_dq(end - 1);
     tile::settle(mma_.dv);
     tile::settle(mma_.dk);
@@ -94,10 +95,11 @@ class Consumer : KeyHalfConsumer<T> {
   /// P and dS of a step whose scores are being multiplied.
   __device__ __forceinline__ void finish_scores(unsigned step, const StepFlags& flags) {
     const int stage = this->stage_of(step);
-    const auto lse = this->statistics(shared_.lse[stage]);
+    const int quad_lane = this->quad_lane();
+    const auto lse = this->statistics(shared_.lse[stage], quad_lane);
     tile::mma_wait<1>();
     this->compute_p(this->descriptor_of(step), flags, lse);
-    const auto delta = this->statistics(shared_.delta[stage]);
+    const auto delta = this->statistics(shared_.delta[stage], quad_lane);
     tile::mma_wait<0>();
     this->template pack_ds<true>(delta, stage);
     this->write_ds(step);

@@ -36,10 +36,11 @@ class KeyHalfConsumer : protected ScoreConsumer<T> {
   __device__ __forceinline__ void issue_dq(unsigned step) {
     mma_.issue_dq(step % T::kScoreGradients, consumer_);
   }
-  __device__ __forceinline__ void stage_dq(unsigned step) {
+  /// `thread`: read before, as reading it takes long.
+  __device__ __forceinline__ void stage_dq(unsigned step, int thread) {
     tile::settle(mma_.dq);
-    arrive_as_warp(shared_.ds_ring.empty[step % T::kScoreGradients], this->lane());
-    Base::stage_dq(consumer_, step);
+    arrive_as_warp(shared_.ds_ring.empty[step % T::kScoreGradients], thread % kLanes);
+    Base::stage_dq(consumer_, step, thread);
   }
   __device__ __forceinline__ void announce_dq(unsigned step) { Base::announce_dq(consumer_, step); }
 

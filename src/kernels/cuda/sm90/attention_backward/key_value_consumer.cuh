@@ -116,11 +116,12 @@ class KeyValueConsumer : KeyHalfConsumer<T> {
   /// P and dS of a step whose scores are being multiplied.
   __device__ __forceinline__ void compute_gradients(unsigned step, const StepFlags& flags) {
     const int stage = this->stage_of(step);
-    const auto lse = this->statistics(this->shared_.lse[stage]);
+    const int quad_lane = this->quad_lane();
+    const auto lse = this->statistics(this->shared_.lse[stage], quad_lane);
     tile::mma_wait<1>();
     this->compute_p(this->descriptor_of(step), flags, lse);
     this->pack_p();
-    const auto delta = this->statistics(this->shared_.delta[stage]);
+    const auto delta = this->statistics(this->shared_.delta[stage], quad_lane);
     tile::mma_wait<0>();
     this->template pack_ds<false>(delta, stage);
   }

@@ -90,15 +90,16 @@ class ScoreConsumer {
     const float* numbers;
     float4 ahead[kAhead];
   };
-  __device__ __forceinline__ Statistics statistics(const float* numbers) const {
+  __device__ __forceinline__ int quad_lane() const { return lane() % 4; }
+  __device__ __forceinline__ static Statistics statistics(const float* numbers, int quad_lane) {
     Statistics loaded;
     loaded.numbers = numbers;
 #pragma unroll
-    for (int j = 0; j < Statistics::kAhead; ++j) loaded.ahead[j] = four_of(numbers, j);
+    for (int j = 0; j < Statistics::kAhead; ++j) loaded.ahead[j] = four_of(numbers, quad_lane, j);
     return loaded;
   }
   __device__ __forceinline__ float4 four_of(const Statistics& loaded, int j) const {
-    return j < Statistics::kAhead ? loaded.ahead[j] : four_of(loaded.numbers, j);
+    return j < Statistics::kAhead ? loaded.ahead[j] : four_of(loaded.numbers, quad_lane(), j);
   }
 
   __device__ __forceinline__ void compute_p(const BackwardStep* step, const StepFlags& flags,
@@ -143,7 +144,7 @@ class ScoreConsumer {
       const float4 four = four_of(deltas, j);
       const float delta[4] = {four.x, four.y, four.z, four.w};
       float4 lse{};
-      if constexpr (T::kCaps) lse = four_of(shared_.lse[q_stage], j);
+      if constexpr (T::kCaps) lse = four_of(shared_.lse[q_stage], quad_lane(), j);
       const float of[4] = {lse.x, lse.y, lse.z, lse.w};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -182,10 +183,10 @@ class ScoreConsumer {
   // ---- dQ ---------------------------------------------------------------------------------------
 
   /// Writes a part of dQ for the sender warps. `use`: how often the buffer has been used before.
-  __device__ __forceinline__ void stage_dq(int buffer, unsigned use) {
+  __device__ __forceinline__ void stage_dq(int buffer, unsigned use, int thread) {
     tile::settle(mma_.dq);
     tile::wait(&shared_.dq_empty[buffer], (use & 1) ^ 1);
-    const std::uint32_t to = tile::shared_address(shared_.dq[buffer]) + thread() * sizeof(float4);
+    const std::uint32_t to = tile::shared_address(shared_.dq[buffer]) + thread * sizeof(float4);
 #pragma unroll
     for (int j = 0; j < T::kPart / 8; ++j)
       store_four(to + j * kWarpgroup * sizeof(float4), mma_.dq + j * 4);
@@ -255,9 +256,9 @@ class ScoreConsumer {
 
  private:
   /// Four queries' statistics: of groups 2j and 2j + 1 of eight queries, two each (mixed_query).
-  __device__ __forceinline__ float4 four_of(const float* numbers, int j) const {
+  __device__ __forceinline__ static float4 four_of(const float* numbers, int quad_lane, int j) {
     return reinterpret_cast<const float4*>(
-        numbers)[j / 4 * (T::kBlock / 4) + lane() % 4 * 4 + (j % 4 ^ (lane() % 4 / 2))];
+        numbers)[j / 4 * (T::kBlock / 4) + quad_lane * 4 + (j % 4 ^ (quad_lane / 2))];
   }
 };
 

@@ -37,7 +37,7 @@ class TallConsumer : KeyHalfConsumer<T> {
     this->wait_for_ds(end - 1);
     this->issue_dq(end - 1);
     tile::mma_wait<0>();
-    this->stage_dq(end - 1);
+    this->stage_dq(end - 1, this->thread());
     this->announce_dq(end - 1);
     tile::settle(mma_.dv);
     tile::settle(mma_.dk);
@@ -51,10 +51,10 @@ class TallConsumer : KeyHalfConsumer<T> {
     this->issue_scores(step, flags);
     this->issue_score_gradients(step, flags);
     this->pass_turn();
-    const auto lse = this->statistics(shared_.lse[stage]);
+    const auto lse = this->statistics(shared_.lse[stage], this->quad_lane());
     tile::mma_wait<1>();
     this->compute_p(this->descriptor_of(step), flags, lse);
-    const auto delta = this->statistics(shared_.delta[stage]);
+    const auto delta = this->statistics(shared_.delta[stage], this->quad_lane());
     tile::mma_wait<0>();
     this->template pack_ds<true>(delta, stage);
     this->write_ds(step);
@@ -71,7 +71,7 @@ class TallConsumer : KeyHalfConsumer<T> {
     this->pass_turn();
     if constexpr (kHasDq) {
       tile::mma_wait<2>();
-      this->stage_dq(step - 1);
+      this->stage_dq(step - 1, this->thread());
       this->announce_dq(step - 1);
     }
     tile::mma_wait<0>();

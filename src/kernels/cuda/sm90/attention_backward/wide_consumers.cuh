@@ -93,7 +93,7 @@ class WideValueConsumer : ScoreConsumer<T> {
     mma_.issue_dv(g_at_.stage);
   }
   __device__ __forceinline__ void finish_scores(unsigned step, const StepFlags& flags) {
-    const auto lse = this->statistics(shared_.lse[q_at_.stage]);
+    const auto lse = this->statistics(shared_.lse[q_at_.stage], this->quad_lane());
     tile::mma_wait<0>();
     this->compute_p(this->descriptor_of(step), flags, lse);
     arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
@@ -158,7 +158,7 @@ class WideKeyConsumer : ScoreConsumer<T> {
     this->wait_for_queries(q_at_);
     const auto* const descriptor = this->descriptor_of(step);
     this->clear_queries(descriptor, q_at_, this->flags_of(descriptor));
-    const auto delta = this->statistics(shared_.delta[g_at_.stage]);
+    const auto delta = this->statistics(shared_.delta[g_at_.stage], this->quad_lane());
     HandedP<T>(shared_, step).take(mma_.s, this->thread());
     tile::mma_wait<0>();
     this->template pack_ds<false>(delta, q_at_.stage);
