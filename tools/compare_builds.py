@@ -111,14 +111,18 @@ def compare(competitors, case, options):
             running.append(one)
         except Failed as reason:
             refused[one.name] = reason
-    for turn in range(options.turns):
-        for one in running[:: -1 if turn % 2 else 1]:
+    # The last one has a turn before all others that does not count: the device is cool then.
+    for turn in range(-1, options.turns):
+        for one in running[-1:] if turn < 0 else running[:: -1 if turn % 2 else 1]:
             if one.name in refused:
                 continue
             try:
-                one.times.append(one.ask(seconds=options.seconds)["ms"])
+                ms = one.ask(seconds=options.seconds)["ms"]
             except Failed as reason:
                 refused[one.name] = reason
+                continue
+            if turn >= 0:
+                one.times.append(ms)
     print(case.label)
     base = None
     for one in competitors:
@@ -151,8 +155,11 @@ def parse(arguments):
         if not Path(folder, "tessera", "lib").is_dir():
             parser.error("FOLDER: expected a folder with a built package, tessera/lib, got "
                          f"{folder}")
-    if options.turns < 1 or options.seconds <= 0:
-        parser.error("--turns, --seconds: expected more than 0")
+    if options.turns < 2 or options.turns % 2:
+        parser.error("--turns: expected an even number, as every other turn is in the opposite "
+                     f"order, got {options.turns}")
+    if options.seconds <= 0:
+        parser.error(f"--seconds: expected more than 0, got {options.seconds}")
     found = []
     for text in options.cases:
         try:

@@ -51,13 +51,12 @@ def test_turns_go_both_ways_and_ratios_are_those_of_medians(build, capsys):
 
     turns = []
     options = compare_builds.parse([build("any"), *SMALL, CASE])
-    options.turns = 3
-    both = [Scripted("old", 3, 4, 8), Scripted("new", 1, 2, 2)]
+    both = [Scripted("old", 3, 5), Scripted("new", 9, 1, 3)]
     assert compare_builds.compare(both, options.cases[0], options)
-    assert turns == ["old", "new", "new", "old", "old", "new"]
+    assert turns == ["new", "old", "new", "new", "old"]  # the first one does not count
     _, old, new = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert old == ["old", "4000.0", "us", "125.0%", "1.000x", "cpu_matmul_m64_n384_k512"]
-    assert new == ["new", "2000.0", "us", "50.0%", "2.000x", "cpu_matmul_m64_n384_k512"]
+    assert old == ["old", "4000.0", "us", "50.0%", "1.000x", "cpu_matmul_m64_n384_k512"]
+    assert new == ["new", "2000.0", "us", "100.0%", "2.000x", "cpu_matmul_m64_n384_k512"]
 
 
 def test_a_kernel_that_does_not_take_the_case_says_why_and_the_others_have_times(build, capfd):
@@ -93,6 +92,8 @@ def test_a_wrong_result_gets_no_time(build, tmp_path, capfd):
     (["{one}", *SMALL, "matmul --m 3"], "--cases: matmul: the following arguments are required"),
     (["{one}", *SMALL, CASE.replace("f32", "f8")], "--dtype: invalid choice"),
     (["{one}", *SMALL, CASE, "--turns", "0"], "--turns"),
+    (["{one}", *SMALL, CASE, "--turns", "3"], "--turns: expected an even number"),
+    (["{one}", *SMALL, CASE, "--seconds", "0"], "--seconds: expected more than 0, got 0"),
 ])
 def test_bad_input_is_refused(build, capsys, wrong, said):
     one = build("one")
