@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "src/kernels/cuda/sm80/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm80/attention_backward/rows.hpp"
@@ -118,6 +119,22 @@ TEST(Sm80AttentionBackward, LongSequencesRunByTheRowsOfTheDevice) {
   EXPECT_EQ(chosen(256, "a100"), "sm80_attention_backward_d256_q64_k64_s1_w8");
   EXPECT_EQ(chosen(256, "l4"), "sm80_attention_backward_d256_q64_k32_s1_w8");
   EXPECT_EQ(chosen(256, "b200"), "sm80_attention_backward_d256_q64_k64_s1_w8");
+}
+
+/// Three thread blocks per SM run at a time, each behind the one before it: few of a head.
+TEST(Sm80AttentionBackward, HeadsInTurnsWaitLittle) {
+  for (const auto& [length, least] : {std::pair(4096, 16), {8192, 4}, {16384, 2}}) {
+    AttentionBackwardProblem p =
+        gradients_of({.heads = 32, .kv_heads = 32, .length = length, .dim = 64});
+    const Plan plan = choose(p, device_preset("h200"), on_sm80());
+    EXPECT_EQ(plan.kernel_name, std::string("sm80_attention_backward_d64_q64_k64_s2_w4"));
+    const auto section = plan.planned->layout.get<BackwardLayout>().section;
+    EXPECT_GE(section, least) << length;
+    p.forward.causal = true;  // sections ascend and descend in turns
+    const auto causal = choose(p, device_preset("h200"), on_sm80()).planned->layout;
+    EXPECT_TRUE(causal.get<BackwardLayout>().alternates) << length;
+    EXPECT_LE(causal.get<BackwardLayout>().section, section) << length;
+  }
 }
 
 /// Rows that are forced to sm80 are slower than Hopper's own.
