@@ -241,21 +241,16 @@ __device__ __forceinline__ void store_16bit(const Result& to, const TileDescript
       transpose_in_quad(word[half][set], lane);
     }
   if (kFewExecuted && to.aligned && to.dim_v == kDimV) {
-    // Both places first: registers of words that are being stored cannot be written at once.
-    uint4* at[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t place = tile.batch * to.out_batch + rows.head[half] * to.out_head +
-                                 (tile.q_begin + rows.query[half]) * to.out_row;
-      at[half] = reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(to.out) + place) + lane;
-    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (rows.query[half] >= tile.q_length) continue;
+      const std::int64_t place = tile.batch * to.out_batch + rows.head[half] * to.out_head +
+                                 (tile.q_begin + rows.query[half]) * to.out_row;
+      auto* const at = reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(to.out) + place) + lane;
 #pragma unroll
       for (int set = 0; set < kSets; ++set) {
         const std::uint32_t(&mine)[4] = word[half][set];
-        at[half][set * 4] = {mine[0], mine[1], mine[2], mine[3]};
+        at[set * 4] = {mine[0], mine[1], mine[2], mine[3]};
       }
     }
     return;

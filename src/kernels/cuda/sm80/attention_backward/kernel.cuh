@@ -38,29 +38,26 @@ class ThreadBlock {
     copy_step<T>(args_, shared_, 0);
     WarpScores<T> scores(args_, shared_);
 #pragma unroll 1
-    for (int step = 0;; ++step) {
+    for (int step = 0; step < shared_.taken.num_steps; ++step) {
       const int stage = step % T::kStages;
       attention::wait_for_copies();
       __syncthreads();  // Q and dO have arrived; all warps have left the step before
       if (T::kHoldsValues && step == 0) scores.begin();
       std::int32_t reached = 0;
+      if (watches_turns() && turn_of(step) > 0) reached = load_relaxed(counter_of(step));
       scores.compute(descriptor_of(step), stage, [&] {
-        if (watches_turns() && turn_of(step) > 0) reached = load_relaxed(counter_of(step));
+        if (watches_turns()) pass_turn(step, reached);
         if (T::kStages > 1 && step + 1 < shared_.taken.num_steps)
           copy_step<T>(args_, shared_, step + 1);
         if (in_first_warp()) Steps<T>(args_, shared_).fill(step);
       });
-      if (watches_turns()) pass_turn(step, reached);
       __syncthreads();  // P and dS have been written
-      // Read well before it is used, as loads from shared memory take long.
-      const bool is_last = agreed(step + 1 == shared_.taken.num_steps);
       gradients_.add(stage);
-      if (T::kStages == 1 && !is_last) {
+      if (T::kStages == 1 && step + 1 < shared_.taken.num_steps) {
         __syncthreads();  // no warp reads Q and dO any more
         copy_step<T>(args_, shared_, step + 1);
       }
       add_dq(step);
-      if (is_last) break;
     }
     __syncthreads();
     if (watches_turns()) {

@@ -39,14 +39,11 @@ class WarpScores {
     const auto& rows = shared_.stages[stage];
     const float* const lse = shared_.lse[stage] + first_query() + lane() / 4;
     const float* const delta = shared_.delta[stage] + first_query() + lane() / 4;
-    // Of two warps on a scheduler one multiplies while the other has something else to do.
-    const bool multiplies_first = T::kWarps < 8 || agreed(warp() < T::kWarps / 2);
-    if (!multiplies_first) meanwhile();
     float s[kBlocks][kPerBlock] = {};
     multiply<typename T::Element, T::kDim / 16, kPairs>(
         s, left_operand<typename T::Queries>(rows.queries),
         right_operand<typename T::Keys>(shared_.keys));
-    if (multiplies_first) meanwhile();
+    meanwhile();
     compute_p(s, lse);
     if (agreed(step.masked)) hide(s, step);
     write(s, shared_.rounded().p);

@@ -53,7 +53,6 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   WarpTile<T> tile(stages, grid, lane);
   tile.clear();
   int stage = 0;
-  bool found = false;  // the step whose copies start next
   int index = static_cast<int>(blockIdx.x);
   if (!tiles.exists(index)) return;
   while (index < args.tiles) {
@@ -63,27 +62,13 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     const std::uint32_t mask = __shfl_sync(kAllLanes, waiting[0], 0);
 #pragma unroll
     for (int i = 0; i + 1 < T::kStages - 1; ++i) waiting[i] = waiting[i + 1];
-    if (!found) loader.next();
-    found = false;
+    loader.next();
     const std::uint32_t free = stages + (stage == 0 ? T::kStages - 1 : stage - 1) * kStageBytes;
-    std::uint32_t copied;  // the mask of the step that is copied
-    const auto copy_all = [&] {
-      loader.copy(free);
-      copied = loader.mask();
-    };
-    // Copies, and looking up the step after them, are spread among the MMAs of large pieces:
-    // together they would hold up ldmatrix, in all warps at once.
+    // Copies are spread among the MMAs of large pieces: they would hold up ldmatrix together.
     static_assert(T::kParts == kUnits);
-    const auto copy = [&](int unit) {
-      if (unit < kUnits - 1) loader.copy(free, unit);
-      if (unit == kUnits - 2) {
-        loader.copy(free, unit + 1);
-        copied = loader.mask();
-      }
-      if (unit == kUnits - 1) found = loader.next_in_window();
-    };
+    const auto copy = [&](int unit) { loader.copy(free, unit); };
     if (mask == 0) {
-      copy_all();
+      loader.copy(free);
       store_sums<T>(args, tiles.at(index), tile, grid, lane);
       tile.clear();
       index += static_cast<int>(gridDim.x);
@@ -99,7 +84,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
           if (!first) copy(unit);
         });
     } else {
-      copy_all();
+      loader.copy(free);
       if (size == PieceSize::q2_u2) {
         tile.template multiply_pieces<2, 2>(stage, mask);
       } else {
@@ -107,7 +92,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
       }
     }
     commit_copies();
-    waiting[T::kStages - 2] = copied;
+    waiting[T::kStages - 2] = loader.mask();
     stage = stage + 1 == T::kStages ? 0 : stage + 1;
   }
 }

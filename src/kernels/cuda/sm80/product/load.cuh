@@ -55,14 +55,25 @@ class StepLoader {
       steps_ = lists_.fill(window_, first_);
       first_ += T::Window::steps(walk);
     }
-    take();
-  }
-
-  /// The same where the next step is in the window. Returns whether it is.
-  __device__ __forceinline__ bool next_in_window() {
-    if (steps_ == 0) return false;
-    take();
-    return true;
+    const int in_window = __ffsll(static_cast<long long>(steps_)) - 1;
+    steps_ &= steps_ - 1;
+    const std::uint32_t* const words = window_.words(in_window << walk.slice_shift);
+    const int shift = 2 - walk.slice_shift;  // log2 of the units per slice
+    const auto word = [&](int unit, int quarter) {
+      return words[(unit >> shift) * T::kQuarters + quarter];
+    };
+    mask_word_ = word(lane_ % kUnits, lane_ / kUnits);
+#pragma unroll
+    for (int i = 0; i < T::kPieceCopies; ++i) {
+      if constexpr (T::kBlocksDeep) {
+        word_[i] = word(piece_share_.chunk / 2, (piece_share_.row + i * T::PieceShare::kDown) / 16);
+      } else {
+        static_assert(T::PieceShare::kDown == 16);  // copy i: unit i
+        word_[i] = word(i, piece_share_.chunk / 2);
+      }
+    }
+    set_dense(first_ - T::Window::steps(walk) + in_window);
+    copies_ = true;
   }
 
   /// Bit 4 * q + u: the rows of quarter q have a stored block at depth 16 * u of the step. 0: the
@@ -93,30 +104,6 @@ class StepLoader {
   }
 
  private:
-  /// Takes the window's next step.
-  __device__ __forceinline__ void take() {
-    const Walk& walk = args_.walk;
-    const int in_window = __ffsll(static_cast<long long>(steps_)) - 1;
-    steps_ &= steps_ - 1;
-    const std::uint32_t* const words = window_.words(in_window << walk.slice_shift);
-    const int shift = 2 - walk.slice_shift;  // log2 of the units per slice
-    const auto word = [&](int unit, int quarter) {
-      return words[(unit >> shift) * T::kQuarters + quarter];
-    };
-    mask_word_ = word(lane_ % kUnits, lane_ / kUnits);
-#pragma unroll
-    for (int i = 0; i < T::kPieceCopies; ++i) {
-      if constexpr (T::kBlocksDeep) {
-        word_[i] = word(piece_share_.chunk / 2, (piece_share_.row + i * T::PieceShare::kDown) / 16);
-      } else {
-        static_assert(T::PieceShare::kDown == 16);  // copy i: unit i
-        word_[i] = word(i, piece_share_.chunk / 2);
-      }
-    }
-    set_dense(first_ - T::Window::steps(walk) + in_window);
-    copies_ = true;
-  }
-
   /// From one row of the dense side in shared memory to the next, in global memory.
   __device__ __forceinline__ std::int64_t down_bytes() const {
     return T::kDenseDeep ? args_.column_bytes : args_.depth_bytes;

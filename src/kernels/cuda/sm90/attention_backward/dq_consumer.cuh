@@ -46,14 +46,10 @@ class DqConsumer {
   // With one stage of V, the second consumer multiplies dP before S: then K and V of the next step
   // have as long to arrive as one turn takes. S before dP would leave V two thirds of that.
   static constexpr bool kGradientsFirst = T::kValueStages == 1 && kConsumer == 1;
-  // With many stages, K of the next step has arrived before a turn. Then its flags are read there,
-  // as loads take long while operands are read from shared memory.
-  static constexpr bool kWaitsAhead = !T::kOwnLists && T::kStages > 3;
 
   // ---- Steps ------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void walk_in_turns() {
-    if constexpr (kWaitsAhead) wait_for_keys();
     take_turn();
     kGradientsFirst ? issue_score_gradients() : issue_scores();
     kGradientsFirst ? issue_scores() : issue_score_gradients();
@@ -63,7 +59,6 @@ class DqConsumer {
     while ((flags_ & forward::kLastOfTile) == 0) {
       const int before = k_at_.stage;
       k_at_.advance();
-      if constexpr (kWaitsAhead) wait_for_keys();
       take_turn();
       issue_dq(before);
       kGradientsFirst ? issue_score_gradients() : issue_scores();
@@ -203,7 +198,7 @@ class DqConsumer {
 
   /// S = Q K^T, of which some columns of Q are in registers.
   __device__ __forceinline__ void issue_scores() {
-    if constexpr (!T::kOwnLists && !kWaitsAhead) wait_for_keys();
+    if constexpr (!T::kOwnLists) wait_for_keys();
     const std::uint64_t a = shared_.q[0].by_columns(first_row());
     const std::uint64_t b = shared_.keys[0].by_columns(0) + k_at_.stage * (T::Keys::kBytes >> 4);
     tile::settle(s_);

@@ -45,7 +45,6 @@ template <class T>
 class WideValueConsumer : ScoreConsumer<T> {
   using Base = ScoreConsumer<T>;
   using Base::args_, Base::shared_, Base::mma_;
-  using typename Base::StepFlags;
 
  public:
   __device__ __forceinline__ WideValueConsumer(const Arguments& args, typename T::Shared& shared)
@@ -63,15 +62,15 @@ class WideValueConsumer : ScoreConsumer<T> {
  private:
   /// dV of a step is issued before S of the next one, so that its stage of dO is free early.
   __device__ __forceinline__ void walk(unsigned first, unsigned end) {
-    StepFlags flags = issue_scores(first);
-    finish_scores(first, flags);
+    issue_scores(first);
+    finish_scores(first);
 #pragma unroll 1
     for (unsigned step = first + 1; step < end; ++step) {
       issue_dv(step - 1);
-      flags = issue_scores(step);
+      issue_scores(step);
       tile::mma_wait<1>();
       release_gradients();
-      finish_scores(step, flags);
+      finish_scores(step);
     }
     issue_dv(end - 1);
     tile::mma_wait<0>();
@@ -79,23 +78,17 @@ class WideValueConsumer : ScoreConsumer<T> {
     tile::settle(mma_.dv);
   }
 
-  __device__ __forceinline__ StepFlags issue_scores(unsigned step) {
-    this->wait_for_queries(q_at_);
-    const StepFlags flags = this->flags_of(this->descriptor_of(step));
-    this->clear_queries(this->descriptor_of(step), q_at_, flags);
+  __device__ __forceinline__ void issue_scores(unsigned step) {
+    this->wait_for_queries(this->descriptor_of(step), q_at_);
     mma_.issue_scores(q_at_.stage);
-    return flags;
   }
   __device__ __forceinline__ void issue_dv(unsigned step) {
-    this->wait_for_gradients(g_at_);
-    const auto* const descriptor = this->descriptor_of(step);
-    this->clear_gradients(descriptor, g_at_, this->flags_of(descriptor));
+    this->wait_for_gradients(this->descriptor_of(step), g_at_);
     mma_.issue_dv(g_at_.stage);
   }
-  __device__ __forceinline__ void finish_scores(unsigned step, const StepFlags& flags) {
-    const auto lse = this->statistics(shared_.lse[q_at_.stage], this->quad_lane());
+  __device__ __forceinline__ void finish_scores(unsigned step) {
     tile::mma_wait<0>();
-    this->compute_p(this->descriptor_of(step), flags, lse);
+    this->compute_p(this->descriptor_of(step), q_at_.stage);
     arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
     q_at_.advance();
     HandedP<T>(shared_, step).put(mma_.s, this->thread());
@@ -148,20 +141,15 @@ class WideKeyConsumer : ScoreConsumer<T> {
   }
 
   __device__ __forceinline__ void issue_score_gradients(unsigned step) {
-    this->wait_for_gradients(g_at_);
-    const auto* const descriptor = this->descriptor_of(step);
-    this->clear_gradients(descriptor, g_at_, this->flags_of(descriptor));
+    this->wait_for_gradients(this->descriptor_of(step), g_at_);
     mma_.issue_score_gradients(g_at_.stage);
   }
   /// dS of a step. Q has arrived long before: P has been computed from it.
   __device__ __forceinline__ void finish_score_gradients(unsigned step) {
-    this->wait_for_queries(q_at_);
-    const auto* const descriptor = this->descriptor_of(step);
-    this->clear_queries(descriptor, q_at_, this->flags_of(descriptor));
-    const auto delta = this->statistics(shared_.delta[g_at_.stage], this->quad_lane());
+    this->wait_for_queries(this->descriptor_of(step), q_at_);
     HandedP<T>(shared_, step).take(mma_.s, this->thread());
     tile::mma_wait<0>();
-    this->template pack_ds<false>(delta, q_at_.stage);
+    this->template pack_ds<false>(q_at_.stage, g_at_.stage);
     arrive_as_warp(shared_.g_ring.empty[g_at_.stage], this->lane());
     g_at_.advance();
   }
