@@ -175,8 +175,8 @@ def test_no_keys_give_zeros(factors):
     assert (truth.out == 0).all() and (truth.lse == -torch.inf).all() and truth.empty.all()
 
 
-def test_equal_scores_have_a_budget_for_any_unit_of_the_factors():
-    """Times 0.5 every P is exact; beside a page of other values a kernel takes another unit."""
+def test_equal_scores_have_a_budget_for_factors_of_any_page():
+    """Every P times 0.5 is exact; beside another page a kernel may scale P differently."""
     d = drawn(dtype="e4m3", out_dtype="f32")
     q, k, v = torch.zeros(4, 64, 64), torch.zeros(2, 128, 64), torch.ones(2, 128, 64)
     visible = torch.ones(1, 64, 128).bool()

@@ -84,6 +84,18 @@ TEST(Sm80Attention, LongSequencesRunByTheRowsOfTheDevice) {
   EXPECT_EQ(chosen(256, "a100"), "sm80_attention_d256_q64_k64_s2_w4");
   EXPECT_EQ(chosen(256, "l4"), "sm80_attention_d256_q64_k64_s1_w4");
   EXPECT_EQ(chosen(256, "b200"), "sm80_attention_d256_q128_k64_s2_w8");
+  // Two thread blocks per SM share no barrier.
+  EXPECT_EQ(chosen(128, "b200"), "sm80_attention_d128_q128_k64_s2_w4");
+}
+
+/// Causal tiles of different lengths fill a last round, one tile per head does not.
+TEST(Sm80Attention, OneTilePerHeadTakesWholeRounds) {
+  AttentionProblem p =
+      problem_of({.batch = 11, .heads = 16, .kv_heads = 16, .length = 85, .dim = 128});
+  p.causal = true;
+  // 176 tiles would take 132 SMs two rounds by the row with one thread block per SM.
+  EXPECT_NE(choose(p, device_preset("h200"), on_sm80()).kernel_name,
+            std::string("sm80_attention_d128_q128_k64_s2_w8"));
 }
 
 /// A tile that has its SM alone takes no longer in a row whose thread blocks share an SM.

@@ -80,16 +80,16 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_s
 /// blocks are in one section: no tile waits for one that is handed out after it.
 void set_sections(const AttentionBackwardShape& s, std::int64_t shares, const TileOrder& order,
                   BackwardLayout& layout) {
-  const std::int64_t lines = s.batch * shares, blocks = layout.tile_shares.blocks;
+  const std::int64_t all = s.batch * shares, blocks = layout.tile_shares.blocks;
   const bool in_order = layout.turns > 0;
-  layout.section = s.kv_layout == KvLayout::packed ? shares : lines;
+  layout.section = s.kv_layout == KvLayout::packed ? shares : all;
   if (s.kv_layout == KvLayout::packed || (in_order && layout.tile_shares.count() > 1)) return;
   const double least = in_order ? heads_for_few_waits(s, order) : 1;
   const double heads = std::max(heads_in_turns(s, in_order, order), least);
   if (in_order && ends_early(s)) {
-    layout.alternates = 2 * least <= real(lines);
-    if (layout.alternates) layout.section = even_section(lines, std::min(heads, real(lines) / 2));
-  } else if (heads < real(lines)) {
+    layout.alternates = 2 * least <= real(all);
+    if (layout.alternates) layout.section = even_section(all, std::min(heads, real(all) / 2));
+  } else if (heads < real(all)) {
     layout.section = std::max<std::int64_t>(static_cast<std::int64_t>(heads) / blocks, 1) * blocks;
   }
 }

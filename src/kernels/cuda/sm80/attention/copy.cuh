@@ -79,30 +79,38 @@ __device__ __forceinline__ void copy_paged_piece(std::uint32_t to, const Source&
   }
 }
 
-/// Starts this thread's copies of the keys (or values) of a piece, which begins at element
-/// `of_piece`.
+/// This thread's share of copies of the keys (or values) of a piece, and its first chunk of the
+/// piece that begins at element `of_piece`.
+template <class T, class Rows>
+struct PieceCopies {
+  using Element = typename T::Element;
+  using Share = CopyShare<Rows, T::kThreads>;
+  static constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
+
+  Share mine;
+  const Element* from;
+
+  __device__ __forceinline__ PieceCopies(const Source& source, std::int64_t of_piece)
+      : mine(Share::of(thread_of_block())),
+        from(static_cast<const Element*>(source.data) + of_piece + mine.row * source.row +
+             mine.chunk * Rows::kChunkColumns) {}
+};
+
+/// Starts this thread's copies of a piece; keys that are not in `kept` become zeros.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
                                            std::int64_t of_piece, std::uint64_t kept) {
-  using Element = typename T::Element;
-  using Share = CopyShare<Rows, T::kThreads>;
-  const Share mine = Share::of(thread_of_block());
-  const Element* const from = static_cast<const Element*>(source.data) + of_piece +
-                              mine.row * source.row + mine.chunk * Rows::kChunkColumns;
-  constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
-  copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
+  using Copies = PieceCopies<T, Rows>;
+  const Copies copies(source, of_piece);
+  copy_rows<Rows, T::kN, Copies::kAtOnce>(to, source, copies.mine, copies.from, kept);
 }
-/// The same of a piece all of whose rows and columns are copied.
+/// Starts this thread's copies of a piece, all rows and columns of which are kept.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_whole_piece(std::uint32_t to, const Source& source,
                                                  std::int64_t of_piece) {
-  using Element = typename T::Element;
-  using Share = CopyShare<Rows, T::kThreads>;
-  const Share mine = Share::of(thread_of_block());
-  const Element* const from = static_cast<const Element*>(source.data) + of_piece +
-                              mine.row * source.row + mine.chunk * Rows::kChunkColumns;
-  constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
-  copy_whole_rows<Rows, T::kN, kAtOnce>(to, source, mine, from);
+  using Copies = PieceCopies<T, Rows>;
+  const Copies copies(source, of_piece);
+  copy_whole_rows<Rows, T::kN, Copies::kAtOnce>(to, source, copies.mine, copies.from);
 }
 
 /// Starts this thread's copies of a tile's queries; rows without a query become zeros.

@@ -96,15 +96,15 @@ struct AttentionBackward {
     const double blocks = real(at.tiles) * key_parts(tile);
     const double ctas =
         std::clamp(std::ceil(blocks / device.units), 1.0, real(backward_ctas_per_sm(tile, device)));
-    const double at_a_time = std::min(real(device.units) * ctas, blocks);
+    const double concurrent_blocks = std::min(real(device.units) * ctas, blocks);
     const double steps = steps_of(s, tile, work);
     const double step = step_seconds(tile, ctas, device);
     // Thread blocks of one head add to the same sums one after the other, a step apart, unless
     // sections take turns.
-    const double blocks_per_head = at_a_time / real(std::max<std::int64_t>(at.section, 1));
+    const double blocks_per_head = concurrent_blocks / real(std::max<std::int64_t>(at.section, 1));
     const double waits = at.turns > 0 && !at.alternates ? std::max(blocks_per_head, 1.0) - 1 : 0;
-    const double compute = (steps / at_a_time + waits) * step +
-                           std::max(blocks / at_a_time, 1.0) * estimated_tile_seconds(ctas);
+    const double compute = (steps / concurrent_blocks + waits) * step +
+                           std::max(blocks / concurrent_blocks, 1.0) * estimated_tile_seconds(ctas);
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 
