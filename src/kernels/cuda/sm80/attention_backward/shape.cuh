@@ -70,11 +70,11 @@ struct Traits {
     float lse[kStages][kM], delta[kStages][kM];
     BackwardStep steps[planning::kBackwardSteps];
     TakenTile taken;
-    bool turn_has_come;  // of this step, when all warps have written P and dS
     // The walk: steps described so far; the head and block of the last one, or the word of 32
     // blocks that it is from, and that word's other blocks.
     std::int32_t described, head, block, word;
     std::uint32_t bits;
+    bool turn_has_come;  // of this step, when all warps have written P and dS
 
     __device__ __forceinline__ Rounded& rounded() {
       if constexpr (kHoldsValues)

@@ -13,6 +13,8 @@ template <class T>
 class Consumer : KeyHalfConsumer<T> {
   using Base = KeyHalfConsumer<T>;
   using Base::args_, Base::shared_, Base::consumer_, Base::mma_;
+  using Base::await_step, Base::issue_scores, Base::issue_score_gradients;
+  using typename Base::StepFlags;
 
  public:
   using Base::Base;
@@ -34,13 +36,12 @@ class Consumer : KeyHalfConsumer<T> {
 
   /// The scores of the first step.
   __device__ __forceinline__ void begin(unsigned first) {
+    const StepFlags flags = await_step(first);
     this->take_turn();
-    this->wait_for_queries(this->descriptor_of(first), this->place_of(first));
-    mma_.issue_scores(this->stage_of(first));
-    this->wait_for_gradients(this->descriptor_of(first), this->place_of(first));
-    mma_.issue_score_gradients(this->stage_of(first));
+    issue_scores(first, flags);
+    issue_score_gradients(first, flags);
     this->pass_turn();
-    finish_scores(first);
+    finish_scores(first, flags);
   }
 
   /// The products of step `step` - 1, then the scores of this one. dQ lags one step more, so that
@@ -49,6 +50,8 @@ class Consumer : KeyHalfConsumer<T> {
   /// are live: otherwise ptxas serialises the MMAs.
   template <bool kHasDq>
   __device__ __forceinline__ void turn(unsigned step) {
+    const StepFlags flags = await_step(step);
+    const int thread = this->thread();
     if constexpr (kHasDq) this->wait_for_ds(step - 2);
     this->take_turn();
     if constexpr (kHasDq) this->issue_dq(step - 2);
@@ -56,17 +59,15 @@ class Consumer : KeyHalfConsumer<T> {
     mma_.issue_dk(this->stage_of(step - 1));
     if constexpr (kHasDq) {
       tile::mma_wait<2>();
-      this->stage_dq(step - 2);
+      this->stage_dq(step - 2, thread);
     }
-    this->wait_for_queries(this->descriptor_of(step), this->place_of(step));
-    mma_.issue_scores(this->stage_of(step));
+    issue_scores(step, flags);
     tile::mma_wait<1>();
     this->release_queries(this->stage_of(step - 1));
-    this->wait_for_gradients(this->descriptor_of(step), this->place_of(step));
-    mma_.issue_score_gradients(this->stage_of(step));
+    issue_score_gradients(step, flags);
     this->pass_turn();
     if constexpr (kHasDq) this->announce_dq(step - 2);  // its fence takes long: not within the turn
-    finish_scores(step);
+    finish_scores(step, flags);
   }
 
   /// The products of the last step before step `end`, and dQ of the last two, or of one.
@@ -76,7 +77,7 @@ class Consumer : KeyHalfConsumer<T> {
       this->wait_for_ds(end - 2);
       this->issue_dq(end - 2);
       tile::mma_wait<0>();
-      this->stage_dq(end - 2);
+      this->stage_dq(end - 2, this->thread());
       this->announce_dq(end - 2);
     }
     mma_.issue_dv(this->stage_of(end - 1));
@@ -85,18 +86,22 @@ class Consumer : KeyHalfConsumer<T> {
     this->issue_dq(end - 1);
     tile::mma_wait<0>();
     this->release_queries(this->stage_of(end - 1));
-    this->stage_dq(end - 1);
+    this->stage_dq(end - 1, this->thread());
     this->announce_dq(end - 1);
     tile::settle(mma_.dv);
     tile::settle(mma_.dk);
   }
+
   /// P and dS of a step whose scores are being multiplied.
-  __device__ __forceinline__ void finish_scores(unsigned step) {
-    tile::mma_wait<1>();
+  __device__ __forceinline__ void finish_scores(unsigned step, const StepFlags& flags) {
     const int stage = this->stage_of(step);
-    this->compute_p(this->descriptor_of(step), stage);
+    const int quad_lane = this->quad_lane();
+    const auto lse = this->statistics(shared_.lse[stage], quad_lane);
+    tile::mma_wait<1>();
+    this->compute_p(this->descriptor_of(step), flags, lse);
+    const auto delta = this->statistics(shared_.delta[stage], quad_lane);
     tile::mma_wait<0>();
-    this->template pack_ds<true>(stage, stage);
+    this->template pack_ds<true>(delta, stage);
     this->write_ds(step);
   }
 };

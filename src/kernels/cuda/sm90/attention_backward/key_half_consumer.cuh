@@ -15,6 +15,7 @@ class KeyHalfConsumer : protected ScoreConsumer<T> {
  protected:
   using Base::args_, Base::shared_, Base::consumer_, Base::mma_;
   using Base::Base;
+  using typename Base::StepFlags;
 
   __device__ __forceinline__ void store_gradients() {
     const KeyRows keys = this->key_rows();
@@ -35,10 +36,11 @@ class KeyHalfConsumer : protected ScoreConsumer<T> {
   __device__ __forceinline__ void issue_dq(unsigned step) {
     mma_.issue_dq(step % T::kScoreGradients, consumer_);
   }
-  __device__ __forceinline__ void stage_dq(unsigned step) {
+  /// `thread`: read before, as reading it takes long.
+  __device__ __forceinline__ void stage_dq(unsigned step, int thread) {
     tile::settle(mma_.dq);
-    arrive_as_warp(shared_.ds_ring.empty[step % T::kScoreGradients], this->lane());
-    Base::stage_dq(consumer_, step);
+    arrive_as_warp(shared_.ds_ring.empty[step % T::kScoreGradients], thread % kLanes);
+    Base::stage_dq(consumer_, step, thread);
   }
   __device__ __forceinline__ void announce_dq(unsigned step) { Base::announce_dq(consumer_, step); }
 
@@ -48,6 +50,21 @@ class KeyHalfConsumer : protected ScoreConsumer<T> {
   }
   __device__ __forceinline__ void pass_turn() {
     tile::arrive_at(T::kTurnBarrier + 1 - consumer_, 2 * kWarpgroup);
+  }
+
+  /// Waits for a step's Q and descriptor.
+  __device__ __forceinline__ StepFlags await_step(unsigned step) {
+    this->wait_for_queries(place_of(step));
+    return Base::flags_of(this->descriptor_of(step));
+  }
+  __device__ __forceinline__ void issue_scores(unsigned step, const StepFlags& flags) {
+    this->clear_queries(this->descriptor_of(step), place_of(step), flags);
+    mma_.issue_scores(stage_of(step));
+  }
+  __device__ __forceinline__ void issue_score_gradients(unsigned step, const StepFlags& flags) {
+    this->wait_for_gradients(place_of(step));
+    this->clear_gradients(this->descriptor_of(step), place_of(step), flags);
+    mma_.issue_score_gradients(stage_of(step));
   }
 
   /// Where a step's Q and dO are: steps are counted through all tiles.

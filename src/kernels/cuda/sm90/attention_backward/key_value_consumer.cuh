@@ -12,6 +12,7 @@ template <class T>
 class KeyValueConsumer : KeyHalfConsumer<T> {
   using Base = KeyHalfConsumer<T>;
   using Base::consumer_, Base::mma_;
+  using typename Base::StepFlags;
 
  public:
   using Base::Base;
@@ -43,14 +44,16 @@ class KeyValueConsumer : KeyHalfConsumer<T> {
   /// next.
   __device__ __forceinline__ void walk_own_steps(unsigned step) {
     if (!finds_own_step(step)) return;
-    issue_scores(step);
-    finish_scores(step);
+    StepFlags flags = this->await_step(step);
+    this->issue_scores(step, flags);
+    finish_scores(step, flags);
 #pragma unroll 1
     while (true) {
       const unsigned before = step++;
       issue_gradients(before);
       if (!ends_at(step) && !leaves_out(step)) {
-        issue_scores(step);
+        flags = this->await_step(step);
+        this->issue_scores(step, flags);
         tile::mma_wait<1>();
         this->release_queries(this->stage_of(before));
       } else {
@@ -58,9 +61,10 @@ class KeyValueConsumer : KeyHalfConsumer<T> {
         tile::mma_wait<0>();
         this->release_queries(this->stage_of(before));
         if (!finds_own_step(step)) break;
-        issue_scores(step);
+        flags = this->await_step(step);
+        this->issue_scores(step, flags);
       }
-      finish_scores(step);
+      finish_scores(step, flags);
     }
     tile::settle(mma_.dv);
     tile::settle(mma_.dk);
@@ -91,39 +95,35 @@ class KeyValueConsumer : KeyHalfConsumer<T> {
   /// flight from one call to the next.
   template <bool kHasGradients>
   __device__ __forceinline__ void turn(unsigned step) {
+    const StepFlags flags = this->await_step(step);
     this->take_turn();
     if constexpr (kHasGradients) issue_gradients(step - 1);
-    issue_scores(step);
+    this->issue_scores(step, flags);
     if constexpr (kHasGradients) {
       tile::mma_wait<1>();
       this->release_queries(this->stage_of(step - 1));
     }
-    issue_score_gradients(step);
+    this->issue_score_gradients(step, flags);
     this->pass_turn();
-    compute_gradients(step);
+    compute_gradients(step, flags);
   }
 
-  __device__ __forceinline__ void issue_scores(unsigned step) {
-    this->wait_for_queries(this->descriptor_of(step), this->place_of(step));
-    mma_.issue_scores(this->stage_of(step));
-  }
-  __device__ __forceinline__ void issue_score_gradients(unsigned step) {
-    this->wait_for_gradients(this->descriptor_of(step), this->place_of(step));
-    mma_.issue_score_gradients(this->stage_of(step));
-  }
-  __device__ __forceinline__ void finish_scores(unsigned step) {
-    issue_score_gradients(step);
-    compute_gradients(step);
+  __device__ __forceinline__ void finish_scores(unsigned step, const StepFlags& flags) {
+    this->issue_score_gradients(step, flags);
+    compute_gradients(step, flags);
   }
 
   /// P and dS of a step whose scores are being multiplied.
-  __device__ __forceinline__ void compute_gradients(unsigned step) {
-    tile::mma_wait<1>();
+  __device__ __forceinline__ void compute_gradients(unsigned step, const StepFlags& flags) {
     const int stage = this->stage_of(step);
-    this->compute_p(this->descriptor_of(step), stage);
+    const int quad_lane = this->quad_lane();
+    const auto lse = this->statistics(this->shared_.lse[stage], quad_lane);
+    tile::mma_wait<1>();
+    this->compute_p(this->descriptor_of(step), flags, lse);
     this->pack_p();
+    const auto delta = this->statistics(this->shared_.delta[stage], quad_lane);
     tile::mma_wait<0>();
-    this->template pack_ds<false>(stage, stage);
+    this->template pack_ds<false>(delta, stage);
   }
 
   __device__ __forceinline__ void issue_gradients(unsigned step) {

@@ -68,27 +68,61 @@ class ScoreConsumer {
     }
   }
 
+  /// Of the blocks of a step, whose descriptor has arrived. They are read well before they are
+  /// used, as loads take long while operands are read from shared memory.
+  struct StepFlags {
+    bool ragged[T::kBlocks], masked[T::kBlocks];
+  };
+  __device__ __forceinline__ static StepFlags flags_of(const BackwardStep* step) {
+    StepFlags flags;
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block)
+      flags.ragged[block] = step[block].ragged, flags.masked[block] = step[block].masked;
+    return flags;
+  }
+
   // ---- Scores -----------------------------------------------------------------------------------
 
-  __device__ __forceinline__ void compute_p(const BackwardStep* step, int stage) {
+  /// lse or delta of the queries of this thread's scores. Some are loaded before MMAs are waited
+  /// for, as many as registers hold.
+  struct Statistics {
+    static constexpr int kAhead = T::kBlocks > 1 ? 4 : T::kM / 16;
+    const float* numbers;
+    float4 ahead[kAhead];
+  };
+  __device__ __forceinline__ int quad_lane() const { return lane() % 4; }
+  __device__ __forceinline__ static Statistics statistics(const float* numbers, int quad_lane) {
+    Statistics loaded;
+    loaded.numbers = numbers;
+#pragma unroll
+    for (int j = 0; j < Statistics::kAhead; ++j) loaded.ahead[j] = four_of(numbers, quad_lane, j);
+    return loaded;
+  }
+  __device__ __forceinline__ float4 four_of(const Statistics& loaded, int j) const {
+    return j < Statistics::kAhead ? loaded.ahead[j] : four_of(loaded.numbers, quad_lane(), j);
+  }
+
+  __device__ __forceinline__ void compute_p(const BackwardStep* step, const StepFlags& flags,
+                                            const Statistics& lse) {
     tile::settle(mma_.s);
     float(&s)[T::kM / 2] = mma_.s;
     if constexpr (T::kCaps) cuda::attention::transform_scores(s, args_.transform);
 #pragma unroll
     for (int j = 0; j < T::kM / 16; ++j) {
-      const float4 lse = statistics(shared_.lse[stage], j);
-      const float of[4] = {lse.x, lse.y, lse.z, lse.w};
+      const float4 four = four_of(lse, j);
+      const float of[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int e = 0; e < 8; ++e)
         s[j * 8 + e] = exp2_fast(fmaf(s[j * 8 + e], args_.exponent_scale, of[e / 4 * 2 + e % 2]));
     }
-    hide_block<0>(s, step);
-    if constexpr (T::kBlocks > 1) hide_block<T::kBlock / 2>(s, step + 1);
+    hide_block<0>(s, step, flags.masked[0]);
+    if constexpr (T::kBlocks > 1) hide_block<T::kBlock / 2>(s, step + 1, flags.masked[1]);
   }
 
   template <int kFirst>
-  __device__ __forceinline__ void hide_block(float (&s)[T::kM / 2], const BackwardStep* step) {
-    if (agreed(step->masked))
+  __device__ __forceinline__ void hide_block(float (&s)[T::kM / 2], const BackwardStep* step,
+                                             bool masked) {
+    if (agreed(masked))
       hide<kFirst>(s, args_.walk, taken().job, *step, taken().kept[half()], half(), thread());
   }
 
@@ -101,16 +135,16 @@ class ScoreConsumer {
 
   /// Rounds dS to operands of dK, and with `kPacksP` P to operands of dV.
   template <bool kPacksP>
-  __device__ __forceinline__ void pack_ds(int q_stage, int g_stage) {
+  __device__ __forceinline__ void pack_ds(const Statistics& deltas, int q_stage) {
     tile::settle(mma_.dp);
     const float(&s)[T::kM / 2] = mma_.s;
     float(&dp)[T::kM / 2] = mma_.dp;
 #pragma unroll
     for (int j = 0; j < T::kM / 16; ++j) {
-      const float4 numbers = statistics(shared_.delta[g_stage], j);
-      const float delta[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
+      const float4 four = four_of(deltas, j);
+      const float delta[4] = {four.x, four.y, four.z, four.w};
       float4 lse{};
-      if constexpr (T::kCaps) lse = statistics(shared_.lse[q_stage], j);
+      if constexpr (T::kCaps) lse = four_of(shared_.lse[q_stage], quad_lane(), j);
       const float of[4] = {lse.x, lse.y, lse.z, lse.w};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -149,10 +183,10 @@ class ScoreConsumer {
   // ---- dQ ---------------------------------------------------------------------------------------
 
   /// Writes a part of dQ for the sender warps. `use`: how often the buffer has been used before.
-  __device__ __forceinline__ void stage_dq(int buffer, unsigned use) {
+  __device__ __forceinline__ void stage_dq(int buffer, unsigned use, int thread) {
     tile::settle(mma_.dq);
     tile::wait(&shared_.dq_empty[buffer], (use & 1) ^ 1);
-    const std::uint32_t to = tile::shared_address(shared_.dq[buffer]) + thread() * sizeof(float4);
+    const std::uint32_t to = tile::shared_address(shared_.dq[buffer]) + thread * sizeof(float4);
 #pragma unroll
     for (int j = 0; j < T::kPart / 8; ++j)
       store_four(to + j * kWarpgroup * sizeof(float4), mma_.dq + j * 4);
@@ -168,24 +202,29 @@ class ScoreConsumer {
     return shared_.steps[step % T::kStepDescriptors];
   }
 
-  /// Waits for Q and the step's descriptor. Queries that see no key may hold NaN, and P = 0 would
-  /// not hide them: both consumers clear them.
-  __device__ __forceinline__ void wait_for_queries(const BackwardStep* step,
-                                                   const StageCursor& at) {
+  /// Waits for Q, or dO, and the step's descriptor.
+  __device__ __forceinline__ void wait_for_queries(const StageCursor& at) {
     tile::wait(&shared_.q_ring.full[at.stage], at.parity);
+  }
+  __device__ __forceinline__ void wait_for_gradients(const StageCursor& at) {
+    tile::wait(&shared_.g_ring.full[at.stage], at.parity);
+  }
+  /// Queries that see no key may hold NaN, and P = 0 would not hide them: both consumers clear
+  /// them.
+  __device__ __forceinline__ void clear_queries(const BackwardStep* step, const StageCursor& at,
+                                                const StepFlags& flags) {
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block)
-      if (agreed(step[block].ragged)) {
+      if (agreed(flags.ragged[block])) {
         clear_rows(shared_.queries[at.stage], block * T::kBlock, step[block].seeing, thread());
         sync_after_clearing();
       }
   }
-  __device__ __forceinline__ void wait_for_gradients(const BackwardStep* step,
-                                                     const StageCursor& at) {
-    tile::wait(&shared_.g_ring.full[at.stage], at.parity);
+  __device__ __forceinline__ void clear_gradients(const BackwardStep* step, const StageCursor& at,
+                                                  const StepFlags& flags) {
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block)
-      if (agreed(step[block].ragged)) {
+      if (agreed(flags.ragged[block])) {
         const std::uint64_t seeing = step[block].seeing;
         clear_rows(shared_.gradients[at.stage], block * T::kBlock, seeing, thread());
         if (thread() < T::kBlock && (seeing >> thread() & 1) == 0)
@@ -217,9 +256,9 @@ class ScoreConsumer {
 
  private:
   /// Four queries' statistics: of groups 2j and 2j + 1 of eight queries, two each (mixed_query).
-  __device__ __forceinline__ float4 statistics(const float* numbers, int j) const {
+  __device__ __forceinline__ static float4 four_of(const float* numbers, int quad_lane, int j) {
     return reinterpret_cast<const float4*>(
-        numbers)[j / 4 * (T::kBlock / 4) + lane() % 4 * 4 + (j % 4 ^ (lane() % 4 / 2))];
+        numbers)[j / 4 * (T::kBlock / 4) + quad_lane * 4 + (j % 4 ^ (quad_lane / 2))];
   }
 };
 

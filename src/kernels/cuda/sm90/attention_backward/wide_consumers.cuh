@@ -45,6 +45,7 @@ template <class T>
 class WideValueConsumer : ScoreConsumer<T> {
   using Base = ScoreConsumer<T>;
   using Base::args_, Base::shared_, Base::mma_;
+  using typename Base::StepFlags;
 
  public:
   __device__ __forceinline__ WideValueConsumer(const Arguments& args, typename T::Shared& shared)
@@ -62,15 +63,15 @@ class WideValueConsumer : ScoreConsumer<T> {
  private:
   /// dV of a step is issued before S of the next one, so that its stage of dO is free early.
   __device__ __forceinline__ void walk(unsigned first, unsigned end) {
-    issue_scores(first);
-    finish_scores(first);
+    StepFlags flags = issue_scores(first);
+    finish_scores(first, flags);
 #pragma unroll 1
     for (unsigned step = first + 1; step < end; ++step) {
       issue_dv(step - 1);
-      issue_scores(step);
+      flags = issue_scores(step);
       tile::mma_wait<1>();
       release_gradients();
-      finish_scores(step);
+      finish_scores(step, flags);
     }
     issue_dv(end - 1);
     tile::mma_wait<0>();
@@ -78,17 +79,23 @@ class WideValueConsumer : ScoreConsumer<T> {
     tile::settle(mma_.dv);
   }
 
-  __device__ __forceinline__ void issue_scores(unsigned step) {
-    this->wait_for_queries(this->descriptor_of(step), q_at_);
+  __device__ __forceinline__ StepFlags issue_scores(unsigned step) {
+    this->wait_for_queries(q_at_);
+    const StepFlags flags = this->flags_of(this->descriptor_of(step));
+    this->clear_queries(this->descriptor_of(step), q_at_, flags);
     mma_.issue_scores(q_at_.stage);
+    return flags;
   }
   __device__ __forceinline__ void issue_dv(unsigned step) {
-    this->wait_for_gradients(this->descriptor_of(step), g_at_);
+    this->wait_for_gradients(g_at_);
+    const auto* const descriptor = this->descriptor_of(step);
+    this->clear_gradients(descriptor, g_at_, this->flags_of(descriptor));
     mma_.issue_dv(g_at_.stage);
   }
-  __device__ __forceinline__ void finish_scores(unsigned step) {
+  __device__ __forceinline__ void finish_scores(unsigned step, const StepFlags& flags) {
+    const auto lse = this->statistics(shared_.lse[q_at_.stage], this->quad_lane());
     tile::mma_wait<0>();
-    this->compute_p(this->descriptor_of(step), q_at_.stage);
+    this->compute_p(this->descriptor_of(step), flags, lse);
     arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
     q_at_.advance();
     HandedP<T>(shared_, step).put(mma_.s, this->thread());
@@ -141,15 +148,20 @@ class WideKeyConsumer : ScoreConsumer<T> {
   }
 
   __device__ __forceinline__ void issue_score_gradients(unsigned step) {
-    this->wait_for_gradients(this->descriptor_of(step), g_at_);
+    this->wait_for_gradients(g_at_);
+    const auto* const descriptor = this->descriptor_of(step);
+    this->clear_gradients(descriptor, g_at_, this->flags_of(descriptor));
     mma_.issue_score_gradients(g_at_.stage);
   }
   /// dS of a step. Q has arrived long before: P has been computed from it.
   __device__ __forceinline__ void finish_score_gradients(unsigned step) {
-    this->wait_for_queries(this->descriptor_of(step), q_at_);
+    this->wait_for_queries(q_at_);
+    const auto* const descriptor = this->descriptor_of(step);
+    this->clear_queries(descriptor, q_at_, this->flags_of(descriptor));
+    const auto delta = this->statistics(shared_.delta[g_at_.stage], this->quad_lane());
     HandedP<T>(shared_, step).take(mma_.s, this->thread());
     tile::mma_wait<0>();
-    this->template pack_ds<false>(q_at_.stage, g_at_.stage);
+    this->template pack_ds<false>(delta, q_at_.stage);
     arrive_as_warp(shared_.g_ring.empty[g_at_.stage], this->lane());
     g_at_.advance();
   }
