@@ -19,6 +19,8 @@ constexpr std::int64_t kMaxBlockShares = 16;
 constexpr double kMaxWaits = 0.04;
 // More shares have to reduce the time to this fraction: their sums take memory.
 constexpr double kMaxShareOfTime = 0.97;
+// Of the lag: how far shares of key tiles follow each other.
+constexpr double kLagOfShares = 0.5;
 
 /// Whether later tiles are shorter, without a block mask. Then sections of heads may ascend and
 /// descend in turns. Tiles of a section that ascends start together, each at its own first block,
@@ -28,14 +30,19 @@ bool ends_early(const AttentionBackwardShape& s) {
   return s.window_right >= 0 && s.window_left < 0 && !s.masked;
 }
 
+/// The blocks of queries that all key tiles visit.
+double visits_of(const AttentionBackwardShape& s) {
+  const double flops = 2.0 * kQueriesPerBlock * kKeysPerTile * real(3 * s.dim + 2 * s.dim_v);
+  return work_of(AnyShape(s)).flops / std::max(flops, 1.0);
+}
+
 /// Of KV heads whose key tiles are handed out in turns, how many keep waits below kMaxWaits of the
 /// time: of tiles that begin with the same block each follows the one before it.
 double heads_for_few_waits(const AttentionBackwardShape& s, const TileOrder& order) {
   if (s.window_left >= 0 || s.masked || (order.may_rotate && !ends_early(s))) return 1;
   const std::int64_t keys = ends_early(s) ? s.kv_length - s.q_length : s.kv_length;
-  const double flops = 2.0 * kQueriesPerBlock * kKeysPerTile * real(3 * s.dim + 2 * s.dim_v);
-  const double blocks = work_of(AnyShape(s)).flops / std::max(flops, 1.0);         // of all tiles
-  const double tiles = kMaxWaits * blocks / (order.concurrent_tiles * order.lag);  // of a head
+  const double tiles =
+      kMaxWaits * visits_of(s) / (order.concurrent_tiles * order.lag);  // of a head
   return real(keys) / kKeysPerTile <= tiles ? 1 : order.concurrent_tiles / std::max(tiles, 1e-3);
 }
 
@@ -98,21 +105,40 @@ RowBlocks key_tiles(const AttentionBackwardShape& s) {
   return RowBlocks::of(kKeysPerTile, s.kv_layout == KvLayout::packed, s.kv_length);
 }
 
+/// The blocks of queries that a key tile may visit, of all heads of its group.
+double blocks_of_tile(const AttentionBackwardShape& s) {
+  return real(ceil_div(s.q_length, kQueriesPerBlock)) * real(s.heads / s.kv_heads);
+}
+
 }  // namespace
 
-TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) {
-  TileShares best;
+ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs,
+                         const TileOrder& order, bool in_order) {
+  ChosenShares best;
   if (s.kv_heads == 0 || s.batch == 0) return best;
   const double tiles = real(key_tiles(s).bound(s.batch, s.kv_total) * s.kv_heads);
   if (tiles < 1 || tiles > 4 * costs.concurrent_tiles) return best;
   double least = INFINITY;
+  const double of_head = real(key_tiles(s).count(static_cast<int>(s.kv_length)));
+  const double of_tile = blocks_of_tile(s);
+  // Without a mask, tiles of a head that run at a time begin with the same block, so each follows
+  // the one before it, unless tiles that are not divided begin at blocks of their own.
+  const bool starts_apart = order.may_rotate && s.kv_layout != KvLayout::packed && !s.q_packed;
+  const bool may_wait = in_order && !s.masked && s.window_left < 0 && !ends_early(s);
+  const auto waits_of = [&](double all) {
+    const double lines = all / std::max(of_head, 1.0);
+    const double together = std::clamp(costs.concurrent_tiles / lines, 1.0, of_head);
+    return kLagOfShares * (together - 1) * order.lag * costs.seconds / std::max(tiles * of_tile, 1.0);
+  };
   const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
     const TileShares tile_shares{static_cast<int>(heads), static_cast<int>(blocks)};
     const double all = tiles * tile_shares.count();
+    const bool waits = may_wait && (tile_shares.count() > 1 || !starts_apart);
+    const double waiting = waits ? waits_of(all) : 0;
     const double seconds =
         std::ceil(all / costs.concurrent_tiles) * (costs.tile_seconds + costs.seconds / all) +
-        2 * bytes_of_shares(s, tile_shares) / kShareBytes;
-    if (seconds < kMaxShareOfTime * least) least = seconds, best = tile_shares;
+        waiting + 2 * bytes_of_shares(s, tile_shares) / kShareBytes;
+    if (seconds < kMaxShareOfTime * least) least = seconds, best = {tile_shares, waiting};
   };
   const std::int64_t group = s.heads / s.kv_heads;
   for (std::int64_t heads = 1; heads <= group; ++heads)

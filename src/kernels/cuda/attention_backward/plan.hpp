@@ -20,6 +20,7 @@ struct BackwardLayout {
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
   TileShares tile_shares;         // what divides the walk of a key tile
   std::int64_t section = 1;       // shares whose tiles are handed out in turns
+  double waits = 0;               // seconds for which shares wait for each other
   bool alternates = false;        // every other section ascends
   bool rotates = false;  // tiles begin at blocks of their own; there are sums for both parts
   // Turn counters per block of queries; 0: the main kernel adds dQ in any order, or does not add
@@ -40,15 +41,21 @@ struct TileCosts {
   double tile_seconds = 0;      // besides its steps, per tile
 };
 
-/// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
-TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
-
 /// What decides in which order key tiles are handed out.
 struct TileOrder {
   double concurrent_tiles = 1;
   double lag = 1;           // blocks of queries by which a tile follows the one before it
   bool may_rotate = false;  // whether the family lets tiles begin at blocks of their own
 };
+
+struct ChosenShares {
+  TileShares shares;
+  double waits = 0;  // seconds
+};
+
+/// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
+ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs,
+                         const TileOrder& order, bool in_order);
 
 /// `turns`: turn counters per block of queries, where sums of dQ have an order; 0: there are none.
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares,

@@ -82,7 +82,7 @@ struct AttentionBackward {
           steps_of(s, row.tile, work_of(AnyShape(s))) * step_seconds(row.tile, 1, device) / parts,
           estimated_tile_seconds(1)};
     }
-    Layout at = backward_layout(s, 1, best_shares(s, costs), order);
+    Layout at = backward_layout(s, 1, best_shares(s, costs, order, !s.any_order).shares, order);
     at.blocks = at.tiles * key_parts(row.tile);
     refuse_backward_layout(s, at, reasons);
     return at;

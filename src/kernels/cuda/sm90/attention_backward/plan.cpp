@@ -89,7 +89,9 @@ struct AttentionBackward {
     const TileCosts costs{real(device.units) / parts, steps * (apart ? kShareOfMain : 1) / parts,
                           kTileSeconds};
     const TileOrder order{costs.concurrent_tiles, kLagSteps * blocks_of_step(row.tile), true};
-    Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs), order);
+    const ChosenShares chosen = best_shares(s, costs, order, !apart && !s.any_order);
+    Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), chosen.shares, order);
+    at.waits = chosen.waits;
     at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
     at.rotates = may_rotate(s, at) && waits_of(s, row.tile, at, costs.concurrent_tiles) > kWaits &&
                  sums_bytes(s, at, row.tile) <= kSecondSums;
@@ -110,7 +112,7 @@ struct AttentionBackward {
         tile.dq_queries > 0
             ? kernel_seconds(kShareOfMain * steps, blocks, device) +
                   kernel_seconds((1 - kShareOfMain) * steps, real(at.dq.tiles), device)
-            : kernel_seconds(steps, blocks, device);
+            : kernel_seconds(steps, blocks, device) + at.waits;
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 
