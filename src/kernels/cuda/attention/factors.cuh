@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include <tessera/tensor.hpp>
@@ -13,7 +14,7 @@ namespace tessera::cuda::attention {
 struct Factors {
   const float* data = nullptr;  // null: 1
   std::int64_t outer = 0, head = 0, block = 0;
-  int rows = 1;  // that share a factor
+  int shift = 0;  // 2^shift rows share a factor
 
   /// `at`: the sequence, or the page; `row`: in it.
   __device__ float of(int at, int of_head, int row) const {
@@ -21,7 +22,7 @@ struct Factors {
   }
   /// The address of that factor. `data` must not be null.
   __device__ const float* place(int at, int of_head, int row) const {
-    return data + at * outer + of_head * head + row / rows * block;
+    return data + at * outer + of_head * head + (row >> shift) * block;
   }
   /// Whether rows of one head have several.
   bool by_rows() const { return block != 0; }
@@ -39,8 +40,8 @@ inline Factors factors_of(const Tensor& scale, const Tensor& rows) {
   factors.head = stride(head);
   if (by_rows) {
     factors.block = stride(head + 1);
-    factors.rows =
-        static_cast<int>(planning::rows_per_scale(rows.size(rows.rank - 3), scale.size(head + 1)));
+    factors.shift = std::countr_zero(static_cast<unsigned>(
+        planning::rows_per_scale(rows.size(rows.rank - 3), scale.size(head + 1))));
   }
   return factors;
 }

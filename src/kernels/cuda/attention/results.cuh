@@ -203,64 +203,38 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
   }
 }
 
+/// Where the 16-bit result of one of a thread's rows begins.
+__device__ __forceinline__ std::uint16_t* row_of_result(const Result& to,
+                                                        const TileDescriptor& tile,
+                                                        const RowPlaces& rows, int half) {
+  return static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
+         rows.head[half] * to.out_head + (tile.q_begin + rows.query[half]) * to.out_row;
+}
+
 /// Stores 16-bit results from registers. The lanes of a quad exchange values until each has eight
 /// adjacent columns, which it stores as 16 bytes if the rows of the result are aligned.
-/// `kFewExecuted`: code of its own for each of the two types, and for aligned rows of all columns.
-template <int kDimV, bool kFewExecuted = false>
+template <int kDimV>
 __device__ __forceinline__ void store_16bit(const Result& to, const TileDescriptor& tile,
                                             const RowPlaces& rows, const OAccumulator<kDimV>& o_acc,
                                             const float (&factor)[2], int thread) {
   constexpr int kSets = kDimV / 32;
   const int lane = thread % 4;
   std::uint32_t word[2][kSets][4];
-  if constexpr (kFewExecuted) {
-    const auto pack_all = [&](auto element) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int i = 0; i < kSets * 4; ++i)
-          word[half][i / 4][i % 4] = Precision<decltype(element)>::pack(
-              o_acc[i * 4 + half * 2] * factor[half], o_acc[i * 4 + half * 2 + 1] * factor[half]);
-    };
-    if (to.dtype == DType::bf16)
-      pack_all(__nv_bfloat16{});
-    else
-      pack_all(__half{});
-  }
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
-      if constexpr (!kFewExecuted) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int j = (set * 4 + i) * 4 + half * 2;
-          word[half][set][i] = pack(to.dtype, o_acc[j] * factor[half], o_acc[j + 1] * factor[half]);
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int j = (set * 4 + i) * 4 + half * 2;
+        word[half][set][i] = pack(to.dtype, o_acc[j] * factor[half], o_acc[j + 1] * factor[half]);
       }
       transpose_in_quad(word[half][set], lane);
     }
-  if (kFewExecuted && to.aligned && to.dim_v == kDimV) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (rows.query[half] >= tile.q_length) continue;
-      const std::int64_t place = tile.batch * to.out_batch + rows.head[half] * to.out_head +
-                                 (tile.q_begin + rows.query[half]) * to.out_row;
-      auto* const at = reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(to.out) + place) + lane;
-#pragma unroll
-      for (int set = 0; set < kSets; ++set) {
-        const std::uint32_t(&mine)[4] = word[half][set];
-        at[set * 4] = {mine[0], mine[1], mine[2], mine[3]};
-      }
-    }
-    return;
-  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (rows.query[half] >= tile.q_length) continue;
-    std::uint16_t* const at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
-                              rows.head[half] * to.out_head +
-                              (tile.q_begin + rows.query[half]) * to.out_row;
+    std::uint16_t* const at = row_of_result(to, tile, rows, half);
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
       const std::uint32_t(&mine)[4] = word[half][set];
@@ -271,6 +245,65 @@ __device__ __forceinline__ void store_16bit(const Result& to, const TileDescript
       } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i)
+          at[(column + i) * to.out_col] = static_cast<std::uint16_t>(mine[i / 2] >> i % 2 * 16);
+      }
+    }
+  }
+}
+
+/// The same with few instructions: pairs of lanes exchange values until each has four adjacent
+/// columns, so that a quad stores 32 bytes at a time; code of its own for each of the two types,
+/// and for aligned rows of all columns.
+template <int kDimV>
+__device__ __forceinline__ void store_16bit_by_pairs(const Result& to, const TileDescriptor& tile,
+                                                     const RowPlaces& rows,
+                                                     const OAccumulator<kDimV>& o_acc,
+                                                     const float (&factor)[2], int thread) {
+  constexpr int kPairs = kDimV / 16;  // of eight columns
+  const bool odd = thread % 2 != 0;
+  const int first = thread % 2 * 8 + thread % 4 / 2 * 4;  // of the thread's columns
+  std::uint32_t word[2][kPairs][2];
+  const auto pack_all = [&](auto element) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < kPairs * 2; ++i)
+        word[half][i / 2][i % 2] = Precision<decltype(element)>::pack(
+            o_acc[i * 4 + half * 2] * factor[half], o_acc[i * 4 + half * 2 + 1] * factor[half]);
+  };
+  if (to.dtype == DType::bf16)
+    pack_all(__nv_bfloat16{});
+  else
+    pack_all(__half{});
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (auto& [even_word, odd_word] : word[half]) {
+      const std::uint32_t other = __shfl_xor_sync(kAllLanes, odd ? even_word : odd_word, 1);
+      even_word = odd ? other : even_word, odd_word = odd ? odd_word : other;
+    }
+  const bool whole = to.aligned && to.dim_v == kDimV;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (rows.query[half] >= tile.q_length) continue;
+    std::uint16_t* const at = row_of_result(to, tile, rows, half);
+    if (whole) {
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair)
+        *reinterpret_cast<uint2*>(at + first + pair * 16) = {word[half][pair][0],
+                                                             word[half][pair][1]};
+      continue;
+    }
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const std::uint32_t(&mine)[2] = word[half][pair];
+      const int column = first + pair * 16;
+      if (column >= to.dim_v) continue;  // a multiple of eight
+      if (to.aligned) {
+        *reinterpret_cast<uint2*>(at + column) = {mine[0], mine[1]};
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
           at[(column + i) * to.out_col] = static_cast<std::uint16_t>(mine[i / 2] >> i % 2 * 16);
       }
     }

@@ -537,19 +537,26 @@ class NarrowConsumer {
   }
 
   __device__ __forceinline__ void finish() {
-    if constexpr (T::kTransformsScores) {
-      finish(softmax_);
-    } else {
+    if constexpr (kSumsByMma) {
       const float2 sums = kWithLse ? own(pipe_.shared.rows.sums) : float2{};
       TwoSumSoftmax softmax{softmax_, {sums.x, sums.y}};
-      finish(softmax);
+      if (!has_all_parts(softmax)) return;
+      if constexpr (kWithLse)
+        store(softmax);
+      else
+        store(static_cast<const Softmax&>(softmax));
+    } else if (has_all_parts(softmax_)) {
+      store(softmax_);
     }
   }
-  __device__ __forceinline__ void finish(auto& softmax) {
-    if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax)) return;
+  /// Merges the parts of a split tile; false if other CTAs have yet to add theirs.
+  __device__ __forceinline__ bool has_all_parts(auto& softmax) {
+    return pipe_.is_unsplit(pipe_.tile) || merge_parts(pipe_, o_acc_, softmax);
+  }
+  __device__ __forceinline__ void store(const auto& softmax) {
     wait_for_factors();  // a consumer without steps has not
-    store_tile(pipe_, pipe_.tile, o_acc_, softmax,
-               pipe_.args.factors_by_step ? 1.0f : own_factors().y);
+    store_tile<T, kWithLse>(pipe_, pipe_.tile, o_acc_, softmax,
+                            pipe_.args.factors_by_step ? 1.0f : own_factors().y);
   }
 
   ConsumerPipeline<T> pipe_;

@@ -123,7 +123,7 @@ __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDes
 }
 
 /// Stores a consumer's rows of a tile, or stages them for the store warp. FP8: times a factor.
-template <class T>
+template <class T, bool kWithLse = true>
 __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned number,
                                            OAccumulator<T::kDimV>& o_acc, const auto& softmax,
                                            float of_values = 1.0f) {
@@ -135,15 +135,17 @@ __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned n
   const bool wide = pipe.args.result.dtype == DType::f32;
   if (wide) {
     store_f32<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor, thread);
+  } else if constexpr (T::kNarrow) {
+    store_16bit_by_pairs<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor,
+                                   thread);
   } else if constexpr (T::kConsumersStore) {
-    store_16bit<T::kDimV, T::kNarrow>(pipe.args.result, descriptor, rows, o_acc, normalised.factor,
-                                      thread);
+    store_16bit<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor, thread);
   } else {
     pipe.sync_warpgroup();  // all warps are past their last QK of the tile
     stage_results<T>(pipe.args, pipe.queries_of(number), o_acc, normalised.factor, pipe.first_row(),
                      thread);
   }
-  store_lse(pipe.args.result, descriptor, rows, normalised.lse, thread);
+  if constexpr (kWithLse) store_lse(pipe.args.result, descriptor, rows, normalised.lse, thread);
   if (T::kConsumersStore || wide) return;
   if (agreed(uses_tma_store<T>(pipe.args, descriptor, pipe.first_row()))) {
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
