@@ -44,7 +44,8 @@ std::string text_of(const AttentionBackwardProblem& p) {
 
 TEST(Sm90AttentionBackward, ChoosesTheRowOfTheHeadDimension) {
   const auto chosen = [](std::int64_t dim, std::int64_t dim_v) {
-    return std::string(on_h100(problem_of({.dim = dim, .dim_v = dim_v})).kernel_name);
+    return std::string(
+        on_h100(problem_of({.length = 4000, .dim = dim, .dim_v = dim_v})).kernel_name);
   };
   EXPECT_EQ(chosen(64, 64), "sm90_attention_backward_d64_q128_k128_s2");
   EXPECT_EQ(chosen(8, 40), "sm90_attention_backward_d64_q128_k128_s2");
@@ -63,14 +64,14 @@ TEST(Sm90AttentionBackward, ChoosesTheRowOfTheHeadDimension) {
 TEST(Sm90AttentionBackward, NarrowHeadsHaveTwoBlocksPerStepButForFewQueriesAndSoftcaps) {
   AttentionBackwardProblem p = problem_of({.length = 64, .dim = 64, .dim_v = 64});
   EXPECT_EQ(on_h100(p).kernel_name, std::string("sm90_attention_backward_d64_q64_k128_s4"));
-  p = problem_of({.dim = 64, .dim_v = 64});
+  p = problem_of({.length = 4000, .dim = 64, .dim_v = 64});
   const std::int64_t bytes = on_h100(p).workspace_bytes;
   EXPECT_EQ(on_h100(p).kernel_name, std::string("sm90_attention_backward_d64_q128_k128_s2"));
   p.forward.softcap = 30;
   const Plan capped = on_h100(p);
   EXPECT_EQ(capped.kernel_name, std::string("sm90_attention_backward_d64_q64_k128_s4"));
-  // One turn counter per block of queries instead of two.
-  EXPECT_EQ(capped.workspace_bytes - bytes, 32 * 8 * 4);
+  // For both sums, as tiles begin apart, a turn counter per block of queries instead of two.
+  EXPECT_EQ(capped.workspace_bytes - bytes, 2 * (2 * 63 * 8 * 4));
 }
 
 TEST(Sm90AttentionBackward, WideHeadsHaveTwoKernelsAndNoSums) {
@@ -251,6 +252,13 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
   EXPECT_EQ(split.tile_shares.heads, 1);
   EXPECT_GT(split.tile_shares.blocks, 1);
   EXPECT_EQ(split.section % split.tile_shares.blocks, 0);
+  // One head in two shares would begin each with the same block, and wait; undivided tiles do not.
+  const BackwardLayout few = layout_of(problem_of({.batch = 1, .length = 1024, .kv_heads = 8}));
+  EXPECT_EQ(few.tile_shares.count(), 1);
+  EXPECT_TRUE(few.rotates);
+  AttentionBackwardProblem any = problem_of({.batch = 1, .length = 1024, .kv_heads = 8});
+  any.deterministic = false;
+  EXPECT_EQ(layout_of(any).tile_shares.blocks, 2);
   // Of a large group, not all shares save enough time for their memory.
   AttentionBackwardProblem large =
       problem_of({.batch = 1, .length = 8704, .heads = 64, .kv_heads = 2});

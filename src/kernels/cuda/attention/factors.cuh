@@ -10,11 +10,13 @@
 // The factors of queries, keys and values in FP8.
 namespace tessera::cuda::attention {
 
-/// Strides in elements.
-struct Factors {
+/// Strides in elements. `kShifts`: the number of rows that share a factor is known by its binary
+/// logarithm, as a division takes some 20 instructions.
+template <bool kShifts>
+struct FactorsOf {
   const float* data = nullptr;  // null: 1
   std::int64_t outer = 0, head = 0, block = 0;
-  int shift = 0;  // 2^shift rows share a factor
+  int rows = kShifts ? 0 : 1;  // that share a factor
 
   /// `at`: the sequence, or the page; `row`: in it.
   __device__ float of(int at, int of_head, int row) const {
@@ -22,15 +24,16 @@ struct Factors {
   }
   /// The address of that factor. `data` must not be null.
   __device__ const float* place(int at, int of_head, int row) const {
-    return data + at * outer + of_head * head + (row >> shift) * block;
+    return data + at * outer + of_head * head + (kShifts ? row >> rows : row / rows) * block;
   }
   /// Whether rows of one head have several.
   bool by_rows() const { return block != 0; }
 };
 
 /// The factors `scale` of rows [.., length, heads, dim].
-inline Factors factors_of(const Tensor& scale, const Tensor& rows) {
-  Factors factors;
+template <bool kShifts>
+FactorsOf<kShifts> factors_of(const Tensor& scale, const Tensor& rows) {
+  FactorsOf<kShifts> factors;
   if (!scale) return factors;
   factors.data = static_cast<const float*>(scale.data);
   const bool has_outer = rows.rank == 4, by_rows = scale.rank == (has_outer ? 3 : 2);
@@ -40,8 +43,9 @@ inline Factors factors_of(const Tensor& scale, const Tensor& rows) {
   factors.head = stride(head);
   if (by_rows) {
     factors.block = stride(head + 1);
-    factors.shift = std::countr_zero(static_cast<unsigned>(
-        planning::rows_per_scale(rows.size(rows.rank - 3), scale.size(head + 1))));
+    const auto shared = static_cast<unsigned>(
+        planning::rows_per_scale(rows.size(rows.rank - 3), scale.size(head + 1)));
+    factors.rows = kShifts ? std::countr_zero(shared) : static_cast<int>(shared);
   }
   return factors;
 }

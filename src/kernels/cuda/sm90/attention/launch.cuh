@@ -55,9 +55,9 @@ void launch_typed(const Call& call) {
       args.v_by_keys = true;
       args.k_rows = static_cast<int>(problem.k.size(problem.k.rank - 3));
     }
-    args.q_factors = factors_of(problem.q_scale, problem.q);
-    args.k_factors = factors_of(problem.k_scale, problem.k);
-    args.v_factors = factors_of(problem.v_scale, problem.v);
+    args.q_factors = factors_of<true>(problem.q_scale, problem.q);
+    args.k_factors = factors_of<true>(problem.k_scale, problem.k);
+    args.v_factors = factors_of<true>(problem.v_scale, problem.v);
     args.factors_by_step = planning::has_factors_by_step(shape);
   }
   if (!shape.v_by_keys)

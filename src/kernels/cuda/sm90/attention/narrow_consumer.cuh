@@ -298,7 +298,7 @@ class NarrowConsumer {
   }
 
   /// Starts the copy of a factor to shared memory.
-  __device__ __forceinline__ static void request(float& to, const Factors& factors, int at,
+  __device__ __forceinline__ static void request(float& to, const FactorsOf<true>& factors, int at,
                                                  int head, int row) {
     if (factors.data)
       copy_word(tile::shared_address(&to), factors.place(at, head, row), true);

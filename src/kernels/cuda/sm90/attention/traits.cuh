@@ -41,12 +41,12 @@ struct Arguments {
   ScoreTransform transform;
   Sinks sinks;
   ElementMasks masks;
-  Factors q_factors, k_factors, v_factors;  // of FP8
-  bool factors_by_step;                     // keys and values of a tile have several
-  bool v_by_keys;                           // of FP8: see AttentionShape::v_by_keys
-  int k_rows;                               // then: rows of K per sequence
-  void* partials;                           // partial results of split tiles
-  std::uint64_t* merge_counts;              // finished parts per consumer of a split tile
+  FactorsOf<true> q_factors, k_factors, v_factors;  // of FP8
+  bool factors_by_step;                             // keys and values of a tile have several
+  bool v_by_keys;                                   // of FP8: see AttentionShape::v_by_keys
+  int k_rows;                                       // then: rows of K per sequence
+  void* partials;                                   // partial results of split tiles
+  std::uint64_t* merge_counts;                      // finished parts per consumer of a split tile
 };
 
 }  // namespace tessera::cuda::sm90::attention

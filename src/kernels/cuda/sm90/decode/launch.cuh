@@ -65,9 +65,9 @@ void launch_typed(const Call& call) {
   args.q = {q.data, q.batch_stride, q.row_stride, q.head_stride, static_cast<int>(shape.dim)};
   add_keys<T>(args, problem, shape, layout);
   args.narrow_queries = shape.dtype == DType::e4m3;
-  args.q_factors = factors_of(problem.q_scale, problem.q);
-  args.k_factors = factors_of(problem.k_scale, problem.k);
-  args.v_factors = factors_of(problem.v_scale, problem.v);
+  args.q_factors = factors_of<false>(problem.q_scale, problem.q);
+  args.k_factors = factors_of<false>(problem.k_scale, problem.k);
+  args.v_factors = factors_of<false>(problem.v_scale, problem.v);
   args.transforms_scores = shape.transforms_scores;
   set_scores(args, problem, shape);
   args.result.aligned = problem.out.dtype != DType::f32 && args.result.out_col == 1 &&

@@ -58,9 +58,9 @@ struct Arguments {
   ElementMasks masks;
   void* partials;               // partial results of split tiles
   std::uint64_t* merge_counts;  // finished parts of tiles, at KvShare::tile
-  Factors k_factors, v_factors;
-  Factors q_factors;    // of queries in e4m3
-  bool narrow_queries;  // which the kernel for bf16 queries reads
+  FactorsOf<false> k_factors, v_factors;
+  FactorsOf<false> q_factors;  // of queries in e4m3
+  bool narrow_queries;         // which the kernel for bf16 queries reads
 };
 
 /// `ElementType`: of Q, or bf16 where Q is e4m3 too. Keys and values have that type, or e4m3, which
