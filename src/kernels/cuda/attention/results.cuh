@@ -203,14 +203,6 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
   }
 }
 
-/// Where the 16-bit result of one of a thread's rows begins.
-__device__ __forceinline__ std::uint16_t* row_of_result(const Result& to,
-                                                        const TileDescriptor& tile,
-                                                        const RowPlaces& rows, int half) {
-  return static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
-         rows.head[half] * to.out_head + (tile.q_begin + rows.query[half]) * to.out_row;
-}
-
 /// Stores 16-bit results from registers. The lanes of a quad exchange values until each has eight
 /// adjacent columns, which it stores as 16 bytes if the rows of the result are aligned.
 template <int kDimV>
@@ -234,7 +226,9 @@ __device__ __forceinline__ void store_16bit(const Result& to, const TileDescript
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (rows.query[half] >= tile.q_length) continue;
-    std::uint16_t* const at = row_of_result(to, tile, rows, half);
+    std::uint16_t* const at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
+                              rows.head[half] * to.out_head +
+                              (tile.q_begin + rows.query[half]) * to.out_row;
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
       const std::uint32_t(&mine)[4] = word[half][set];
@@ -249,6 +243,15 @@ __device__ __forceinline__ void store_16bit(const Result& to, const TileDescript
       }
     }
   }
+}
+
+/// Where the 16-bit result of one of a thread's rows begins: with this expression in its place
+/// below, two rows of FP8 spill registers.
+__device__ __forceinline__ std::uint16_t* row_of_result(const Result& to,
+                                                        const TileDescriptor& tile,
+                                                        const RowPlaces& rows, int half) {
+  return static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
+         rows.head[half] * to.out_head + (tile.q_begin + rows.query[half]) * to.out_row;
 }
 
 /// The same with few instructions: pairs of lanes exchange values until each has four adjacent
