@@ -19,8 +19,18 @@ constexpr std::int64_t kMaxBlockShares = 16;
 constexpr double kMaxWaits = 0.04;
 // More shares have to reduce the time to this fraction: their sums take memory.
 constexpr double kMaxShareOfTime = 0.97;
-// Of the lag: how far shares of key tiles follow each other.
+// Shares of key tiles follow each other by this fraction of the lag, as measured on an H200:
+// counted in full, calls of few heads got too few shares and took 10 to 20% longer.
 constexpr double kLagOfShares = 0.5;
+
+/// Whether all key tiles visit all queries.
+bool visits_all(const AttentionBackwardShape& s) {
+  return s.window_left < 0 && s.window_right < 0 && !s.masked;
+}
+
+bool is_packed(const AttentionBackwardShape& s) {
+  return s.q_packed || s.kv_layout == KvLayout::packed;
+}
 
 /// Whether later tiles are shorter, without a block mask. Then sections of heads may ascend and
 /// descend in turns. Tiles of a section that ascends start together, each at its own first block,
@@ -30,19 +40,14 @@ bool ends_early(const AttentionBackwardShape& s) {
   return s.window_right >= 0 && s.window_left < 0 && !s.masked;
 }
 
-/// The blocks of queries that all key tiles visit.
-double visits_of(const AttentionBackwardShape& s) {
-  const double flops = 2.0 * kQueriesPerBlock * kKeysPerTile * real(3 * s.dim + 2 * s.dim_v);
-  return work_of(AnyShape(s)).flops / std::max(flops, 1.0);
-}
-
 /// Of KV heads whose key tiles are handed out in turns, how many keep waits below kMaxWaits of the
 /// time: of tiles that begin with the same block each follows the one before it.
 double heads_for_few_waits(const AttentionBackwardShape& s, const TileOrder& order) {
   if (s.window_left >= 0 || s.masked || (order.may_rotate && !ends_early(s))) return 1;
   const std::int64_t keys = ends_early(s) ? s.kv_length - s.q_length : s.kv_length;
-  const double tiles =
-      kMaxWaits * visits_of(s) / (order.concurrent_tiles * order.lag);  // of a head
+  const double flops = 2.0 * kQueriesPerBlock * kKeysPerTile * real(3 * s.dim + 2 * s.dim_v);
+  const double blocks = work_of(AnyShape(s)).flops / std::max(flops, 1.0);         // of all tiles
+  const double tiles = kMaxWaits * blocks / (order.concurrent_tiles * order.lag);  // of a head
   return real(keys) / kKeysPerTile <= tiles ? 1 : order.concurrent_tiles / std::max(tiles, 1e-3);
 }
 
@@ -105,11 +110,6 @@ RowBlocks key_tiles(const AttentionBackwardShape& s) {
   return RowBlocks::of(kKeysPerTile, s.kv_layout == KvLayout::packed, s.kv_length);
 }
 
-/// The blocks of queries that a key tile may visit, of all heads of its group.
-double blocks_of_tile(const AttentionBackwardShape& s) {
-  return real(ceil_div(s.q_length, kQueriesPerBlock)) * real(s.heads / s.kv_heads);
-}
-
 }  // namespace
 
 ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs,
@@ -120,15 +120,17 @@ ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs
   if (tiles < 1 || tiles > 4 * costs.concurrent_tiles) return best;
   double least = INFINITY;
   const double of_head = real(key_tiles(s).count(static_cast<int>(s.kv_length)));
-  const double of_tile = blocks_of_tile(s);
-  // Without a mask, tiles of a head that run at a time begin with the same block, so each follows
-  // the one before it, unless tiles that are not divided begin at blocks of their own.
-  const bool starts_apart = order.may_rotate && s.kv_layout != KvLayout::packed && !s.q_packed;
-  const bool may_wait = in_order && !s.masked && s.window_left < 0 && !ends_early(s);
+  const double of_tile =  // blocks of queries, of all heads of a group
+      real(ceil_div(s.q_length, kQueriesPerBlock)) * real(s.heads / s.kv_heads);
+  // Where tiles visit all queries, those of a head that run at a time begin with the same block, so
+  // each follows the one before it, unless tiles that are not divided begin at blocks of their own.
+  const bool starts_apart = order.may_rotate && !is_packed(s);
+  const bool may_wait = in_order && visits_all(s);
   const auto waits_of = [&](double all) {
     const double lines = all / std::max(of_head, 1.0);
     const double together = std::clamp(costs.concurrent_tiles / lines, 1.0, of_head);
-    return kLagOfShares * (together - 1) * order.lag * costs.seconds / std::max(tiles * of_tile, 1.0);
+    return kLagOfShares * (together - 1) * order.lag * costs.seconds /
+           std::max(tiles * of_tile, 1.0);
   };
   const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
     const TileShares tile_shares{static_cast<int>(heads), static_cast<int>(blocks)};
@@ -166,8 +168,7 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
 }
 
 bool may_rotate(const AttentionBackwardShape& s, const BackwardLayout& layout) {
-  return layout.turns > 0 && s.window_left < 0 && s.window_right < 0 && !s.masked && !s.q_packed &&
-         s.kv_layout != KvLayout::packed && layout.tile_shares.count() == 1;
+  return layout.turns > 0 && visits_all(s) && !is_packed(s) && layout.tile_shares.count() == 1;
 }
 
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
