@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/walk/block_edges.hpp"
+#include "src/walk/divisor.hpp"
 #include "src/walk/sequence.hpp"
 #include "src/walk/tile_walk.hpp"
 #include "src/walk/walk.hpp"
@@ -21,22 +22,27 @@ namespace tessera::planning {
 /// How rows of sequences are cut into blocks of `rows`, numbered through all sequences. Packed
 /// sequences begin anywhere, so the numbers have gaps.
 struct RowBlocks {
-  int rows = 1;
+  Divisor rows;
   bool packed = false;
-  int per_sequence = 0;  // not packed
+  Divisor per_sequence;  // blocks, if not packed
 
   static constexpr RowBlocks of(int rows, bool packed, std::int64_t length) {
-    return {rows, packed, static_cast<int>((length + rows - 1) / rows)};
+    const auto blocks = static_cast<int>((length + rows - 1) / rows);
+    return {Divisor::of(rows), packed, Divisor::of(blocks)};
   }
+  /// The blocks of a sequence that is not packed.
+  TESSERA_HD constexpr int each() const { return per_sequence.divisor; }
   /// An upper bound of the numbers. `total`: rows of all sequences.
   constexpr std::int64_t bound(std::int64_t batch, std::int64_t total) const {
-    return packed ? total / rows + batch : batch * per_sequence;
+    return packed ? total / rows.divisor + batch : batch * each();
   }
   /// The number of a sequence's first block. `begin`: its first row in packed tensors.
   TESSERA_HD constexpr int first(int batch, int begin) const {
-    return packed ? begin / rows + batch : batch * per_sequence;
+    return packed ? rows.quotient(begin) + batch : batch * each();
   }
-  TESSERA_HD constexpr int count(int length) const { return (length + rows - 1) / rows; }
+  TESSERA_HD constexpr int count(int length) const {
+    return rows.quotient(length + rows.divisor - 1);
+  }
 };
 
 /// How many thread blocks visit a key tile, each for some heads of the group, or for some of the
@@ -65,22 +71,37 @@ struct BackwardWalk {
   bool rotates = false;     // all sections ascend, and each tile begins at a block of its own
   int query_blocks = 0;     // numbers of blocks of queries per head
   BlockEdges edges;         // of a block mask
+  // Of what is above.
+  Divisor by_heads, by_shares, by_tile_shares, by_block_shares, by_section, by_section_tiles;
+
+  /// Sets the divisors.
+  constexpr void set_divisors() {
+    by_heads = Divisor::of(heads);
+    by_shares = Divisor::of(shares);
+    by_tile_shares = Divisor::of(tile_shares.count());
+    by_block_shares = Divisor::of(tile_shares.blocks);
+    by_section = Divisor::of(section);
+    by_section_tiles = Divisor::of(section * keys.each());
+  }
 
   /// Tile `number` of keys that are not packed: tile 0 of all shares of a section, then tile 1. Of
   /// a section that ascends: the last tile of all shares, then the one before it.
   TESSERA_HD constexpr KeyTilePlace place_of(int number) const {
-    const int lines = batches * shares, per_section = section * keys.per_sequence;
-    const int sections = (lines + section - 1) / section, at = number / per_section;
-    const int first = at * section, within = number % per_section;
-    const int wide = min_of(section, lines - first);
-    const int line = first + within % wide, rank = within / wide;
+    const int at = by_section_tiles.quotient(number), first = at * section;
+    const int within = number - at * by_section_tiles.divisor;
+    const int lines = batches * shares, left = lines - first;
+    const bool narrow = left < section;  // the last one may be
+    const int rank = narrow ? within / left : by_section.quotient(within);
+    const int line = first + within - rank * (narrow ? left : section);
+    const int sections = by_section.quotient(lines + section - 1);
     const bool ascends = rotates || (alternates && (sections - at) % 2 == 0);
-    return {line / shares, line % shares, ascends ? keys.per_sequence - 1 - rank : rank, ascends};
+    return {by_shares.quotient(line), by_shares.rest(line),
+            ascends ? keys.each() - 1 - rank : rank, ascends};
   }
   /// The block at which a tile begins, of `blocks` that all tiles visit; an even one, as steps may
   /// have two blocks.
   TESSERA_HD constexpr std::int32_t start_of(std::int64_t tile, std::int32_t blocks) const {
-    return static_cast<std::int32_t>(tile * blocks / keys.per_sequence) / 2 * 2;
+    return static_cast<std::int32_t>(keys.per_sequence.quotient(tile * blocks)) / 2 * 2;
   }
 };
 
@@ -153,11 +174,11 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   KeyTileJob job;
   job.batch = place.batch;
   job.share = place.share;
-  job.kv_head = place.share / walk.tile_shares.count();
-  job.first_head = place.share / walk.tile_shares.blocks * walk.group;
+  job.kv_head = walk.by_tile_shares.quotient(place.share);
+  job.first_head = walk.by_block_shares.quotient(place.share) * walk.group;
   job.tile = place.tile;
   job.ascends = place.ascends;
-  job.rank = place.ascends ? walk.keys.per_sequence - 1 - place.tile : place.tile;
+  job.rank = place.ascends ? walk.keys.each() - 1 - place.tile : place.tile;
   job.q_begin = static_cast<std::int32_t>(sequence.q_begin);
   job.q_length = static_cast<std::int32_t>(sequence.q_length);
   job.kv_begin = static_cast<std::int32_t>(sequence.kv_begin);
@@ -182,7 +203,8 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   }
   if (walk.tile_shares.blocks > 1) {
     const std::int32_t count = job.end_block - job.first_block, parts = walk.tile_shares.blocks;
-    const std::int32_t part = place.share % parts, each = (count + parts - 1) / parts;
+    const std::int32_t part = walk.by_block_shares.rest(place.share),
+                       each = walk.by_block_shares.quotient(count + parts - 1);
     job.first_block += min_of(part * each, count);
     job.end_block = min_of(job.first_block + each, job.end_block);
     if (job.first_block == job.end_block) return job;

@@ -51,10 +51,10 @@ HeadRows rows_of_shares(const Tensor& to, float* sums, const planning::Attention
                         const BackwardWalk& walk);
 
 /// Converts the sums of dQ, times `scale`, and adds up dk and dv of shares. `width`: columns of a
-/// sum of dQ.
+/// sum of dQ. `overlapped`: the kernel may begin while the one before it runs.
 void convert_sums(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
                   const BackwardWalk& walk, const BackwardScratch& scratch, int width,
-                  SumsOrder order, void* stream);
+                  SumsOrder order, bool overlapped, void* stream);
 
 /// dout, or `copy`, a copy of it in contiguous rows, where that exists.
 Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy);

@@ -29,8 +29,7 @@ struct BlockPlace {
 /// The block with a number. All threads of the thread block call.
 __device__ inline BlockPlace place_of_block(const BackwardWalk& walk, int number) {
   if (!walk.queries.packed) {
-    const int batch = number / walk.queries.per_sequence;
-    return {batch, number % walk.queries.per_sequence, 0,
+    return {walk.queries.per_sequence.quotient(number), walk.queries.per_sequence.rest(number), 0,
             static_cast<int>(walk.sequences.q_length)};
   }
   __shared__ BlockPlace found;
@@ -101,7 +100,8 @@ struct HeadPlace {
   std::int64_t slot;  // of the block of this head in the scratch
 
   __device__ static HeadPlace here(const BackwardWalk& walk) {
-    const int block = blockIdx.x / walk.heads, head = blockIdx.x % walk.heads;
+    const auto number = static_cast<int>(blockIdx.x);
+    const int block = walk.by_heads.quotient(number), head = walk.by_heads.rest(number);
     return {place_of_block(walk, block), head, std::int64_t{head} * walk.query_blocks + block};
   }
   /// Where query `i` of the block is in `rows`.

@@ -112,7 +112,7 @@ class KeyTiles {
       if (beyond != 0) {
         const int holder = planning::first_lane(beyond);
         number -= __shfl_sync(kAllLanes, up_to - count, holder);
-        return {first + holder, number % walk_.shares, number / walk_.shares};
+        return {first + holder, walk_.by_shares.rest(number), walk_.by_shares.quotient(number)};
       }
       number -= __shfl_sync(kAllLanes, up_to, kLanes - 1);
     }

@@ -13,11 +13,12 @@ struct NoDqKernel {
 };
 
 /// Launches all kernels of a backward pass. `main(problem, shape, walk, scratch)` launches the main
-/// one, whose sums of dQ are in `order`; `dq`, with the same arguments, the one that computes dQ
-/// alone, where the row has one.
+/// one, whose sums of dQ are in `order`; `dq`, with the same arguments and whether it follows the
+/// main one, the one that computes dQ alone, where the row has one. `overlapped`: kernels of the
+/// family wait for the one before them (common/grid.cuh), and let the next one begin.
 template <class Main, class Dq = NoDqKernel>
 void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsOrder order,
-                   const Main& main, const Dq& dq = {}) {
+                   bool overlapped, const Main& main, const Dq& dq = {}) {
   const auto& problem = std::get<AttentionBackwardProblem>(call.problem);
   const auto& shape = std::get<planning::AttentionBackwardShape>(call.shape);
   const auto& layout = call.planned.layout.get<planning::BackwardLayout>();
@@ -34,12 +35,13 @@ void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsO
   if (problem.dsinks) compute_dsinks(problem, walk, scratch, call.stream);
   if (!problem.dq && !problem.dk && !problem.dv) return;
   const bool apart = tile.dq_queries > 0;
-  if (layout.tiles > 0 && (!apart || problem.dk || problem.dv)) {
+  const bool has_main = layout.tiles > 0 && (!apart || problem.dk || problem.dv);
+  if (has_main) {
     if (layout.edges) write_edges(problem.forward, shape, walk, call.stream);
     main(problem, shape, walk, scratch);
   }
-  if (apart && problem.dq && shape.q_total > 0) dq(problem, shape, walk, scratch);
-  convert_sums(problem, shape, walk, scratch, tile.k, order, call.stream);
+  if (apart && problem.dq && shape.q_total > 0) dq(problem, shape, walk, scratch, has_main);
+  convert_sums(problem, shape, walk, scratch, tile.k, order, overlapped, call.stream);
 }
 
 }  // namespace tessera::cuda::attention_backward

@@ -241,6 +241,7 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
   walk.rotates = layout.rotates;
   walk.query_blocks = static_cast<int>(layout.query_blocks);
   walk.edges = edges;
+  walk.set_divisors();
   return walk;
 }
 

@@ -4,6 +4,7 @@
 
 #include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/cuda/attention_backward/head_rows.cuh"
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
@@ -56,6 +57,7 @@ template <class Element>
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(const __grid_constant__ Statistics s,
                       const __grid_constant__ BackwardWalk walk) {
+  let_next_grid_begin();
   constexpr bool kWide = !std::is_void_v<Element>;
   constexpr int kThreadsPerQuery = 16, kQueries = kThreads / kThreadsPerQuery;
   constexpr int kTogether = kWide ? planning::kQueriesPerBlock / kQueries : 1;

@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/attention_backward/head_rows.cuh"
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 
@@ -65,21 +66,23 @@ __device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
 /// dk or dv, whose sums of shares are in contiguous rows.
 struct SharedGradient {
   HeadRows sums, to;
-  int rows = 0, kv_heads = 0;
-  int length = 0;  // rows of a sequence; 0: packed
+  int rows = 0;
+  planning::Divisor words, kv_heads;  // eight columns each; heads
+  planning::Divisor length;           // rows of a sequence, or all if packed
 
   __host__ __device__ std::int64_t threads() const {
-    return to.data ? std::int64_t{rows} * kv_heads * (to.columns / kEight) : 0;
+    return to.data ? std::int64_t{rows} * kv_heads.divisor * words.divisor : 0;
   }
 };
 
 /// A thread adds up eight columns of a key, in the order of shares.
 __device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, std::int64_t number) {
   if (number >= g.threads()) return;
-  const int words = g.to.columns / kEight, shares = walk.tile_shares.count();
-  const int column = static_cast<int>(number % words) * kEight;
-  const int of_heads = static_cast<int>(number / words);
-  const int row = of_heads / g.kv_heads, head = of_heads % g.kv_heads;
+  const int shares = walk.tile_shares.count();
+  const std::int64_t of_heads = g.words.quotient(number);
+  const int column = static_cast<int>(number - of_heads * g.words.divisor) * kEight;
+  const int row = static_cast<int>(g.kv_heads.quotient(of_heads));
+  const int head = static_cast<int>(of_heads - std::int64_t{row} * g.kv_heads.divisor);
   if (walk.keys.packed) {  // rows of no sequence have no sums
     const planning::Sequence last = walk.sequences.at(walk.batches - 1);
     if (row < walk.sequences.at(0).kv_begin || row >= last.kv_begin + last.kv_length) return;
@@ -92,7 +95,7 @@ __device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, st
 #pragma unroll
     for (int i = 0; i < kEight; ++i) sum[i] += of_share[i];
   }
-  const int batch = g.length > 0 ? row / g.length : 0, in_sequence = row - batch * g.length;
+  const int batch = g.length.quotient(row), in_sequence = g.length.rest(row);
   store_eight(g.to, batch * g.to.batch + in_sequence * g.to.row + head * g.to.head, column, sum);
 }
 
@@ -103,6 +106,7 @@ __global__ void __launch_bounds__(kThreads)
                         const __grid_constant__ SharedGradient dk,
                         const __grid_constant__ SharedGradient dv, unsigned dq_blocks,
                         unsigned dk_blocks) {
+  wait_for_grid_before();
   if (blockIdx.x < dq_blocks) return convert_dq(c, walk);
   const unsigned block = blockIdx.x - dq_blocks;
   const bool keys = block < dk_blocks;
@@ -128,7 +132,7 @@ HeadRows rows_of_shares(const Tensor& to, float* sums, const planning::Attention
 
 void convert_sums(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
                   const BackwardWalk& walk, const BackwardScratch& scratch, int width,
-                  SumsOrder order, void* stream) {
+                  SumsOrder order, bool overlapped, void* stream) {
   const Conversion c{scratch.dq,
                      scratch.turns,
                      HeadRows::of(problem.dq),
@@ -139,9 +143,15 @@ void convert_sums(const AttentionBackwardProblem& problem, const planning::Atten
                      order};
   const auto gradient = [&](const Tensor& to, float* sums) {
     if (!to || !sums) return SharedGradient{};
-    return SharedGradient{rows_of_shares(to, sums, shape, walk), HeadRows::of(to),
-                          static_cast<int>(shape.kv_total), static_cast<int>(shape.kv_heads),
-                          walk.keys.packed ? 0 : static_cast<int>(shape.kv_length)};
+    SharedGradient g;
+    g.sums = rows_of_shares(to, sums, shape, walk);
+    g.to = HeadRows::of(to);
+    g.rows = static_cast<int>(shape.kv_total);
+    g.words = planning::Divisor::of(g.to.columns / kEight);
+    g.kv_heads = planning::Divisor::of(static_cast<int>(shape.kv_heads));
+    const std::int64_t length = walk.keys.packed ? shape.kv_total : shape.kv_length;
+    g.length = planning::Divisor::of(static_cast<int>(length));
+    return g;
   };
   const SharedGradient dk = gradient(problem.dk, scratch.dk), dv = gradient(problem.dv, scratch.dv);
   const auto blocks_of = [](const SharedGradient& g) {
@@ -151,8 +161,12 @@ void convert_sums(const AttentionBackwardProblem& problem, const planning::Atten
   const unsigned of_dq = has_dq ? static_cast<unsigned>(blocks_of_heads(walk)) : 0;
   const unsigned of_dk = blocks_of(dk), blocks = of_dq + of_dk + blocks_of(dv);
   if (blocks == 0) return;
-  Kernel<convert_sums_kernel>::launch({"convert_sums_kernel", grid_of(blocks), kThreads, stream}, c,
-                                      walk, dk, dv, of_dq, of_dk);
+  Kernel<convert_sums_kernel>::launch({.name = "convert_sums_kernel",
+                                       .grid = grid_of(blocks),
+                                       .threads = kThreads,
+                                       .stream = stream,
+                                       .overlapped = overlapped},
+                                      c, walk, dk, dv, of_dq, of_dk);
 }
 
 }  // namespace tessera::cuda::attention_backward

@@ -1,8 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
-#include "src/kernels/cuda/attention_backward/store.cuh"
+#include "src/kernels/cuda/attention_backward/head_rows.cuh"
 #include "src/kernels/cuda/attention_backward/turns.cuh"
 #include "src/kernels/cuda/sm80/attention/copy.cuh"
 #include "src/kernels/cuda/sm80/attention_backward/products.cuh"
@@ -41,14 +42,17 @@ class WarpGradients {
     }
   }
 
+  /// Stores dV and dK by rows, through shared memory, in a loop: code that runs once per tile is
+  /// not in the instruction cache. All threads call, when no warp reads operands any more.
   __device__ __forceinline__ void store() {
-    const bool keys = agreed(has_keys());
-    if constexpr (T::kDim == T::kDimV)
-      store_rows<T::kOfKeys>(keys ? args_.dk : args_.dv, keys ? args_.scale : 1.0f);
-    else if (keys)
-      store_rows<T::kOfKeys>(args_.dk, args_.scale);
+    auto& rows = *reinterpret_cast<GradientRows*>(&shared_);
+    if (agreed(has_keys()))
+      write_rows<T::kOfKeys>(rows.keys);
     else
-      store_rows<T::kOfValues>(args_.dv, 1.0f);
+      write_rows<T::kOfValues>(rows.values);
+    __syncthreads();
+    store_rows(args_.dv, rows.values, 1.0f);
+    store_rows(args_.dk, rows.keys, args_.scale);
   }
 
  private:
@@ -74,31 +78,51 @@ class WarpGradients {
                                                      kWarps.first_of_turns(place()), lane()));
   }
 
-  template <WarpGrid kGrid>
-  __device__ __forceinline__ void store_rows(const HeadRows& to, float scale) {
-    if (!to.data) return;
+  /// Sums of the thread block's keys, in place of operands. Rows are apart by 32 bytes more than
+  /// they take, so that the eight rows that a warp writes at once lie in different banks.
+  template <int kDim>
+  using SumRows = float[T::kN][kDim + 8];
+  struct GradientRows {
+    alignas(16) SumRows<T::kDimV> values;
+    alignas(16) SumRows<T::kDim> keys;
+  };
+  static_assert(sizeof(GradientRows) <= offsetof(Shared, lse));
+
+  template <WarpGrid kGrid, int kPitch>
+  __device__ __forceinline__ void write_rows(float (&rows)[T::kN][kPitch]) const {
     constexpr WarpGrid kWarps = kGrid;
-    const KeyTileJob& job = shared_.taken.job;
+    float* const to = &rows[kWarps.first_row(place()) + lane() / 4]
+                           [kWarps.first_of_turns(place()) + lane() % 4 * 2];
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int key = shared_.taken.key_part * T::kN + kWarps.first_row(place()) + block * 16 +
-                        half * 8 + lane() / 4;  // in the tile
-        const int in_sequence = job.tile * planning::kKeysPerTile + key;
-        if (in_sequence >= job.kv_length) continue;
-        const bool kept = (shared_.taken.kept[key / 64] >> key % 64 & 1) != 0;
-        const std::int64_t row = job.batch * to.batch + job.share * to.head +
-                                 (std::int64_t{job.kv_begin} + in_sequence) * to.row;
+      for (int i = 0; i < kWarps.columns / 2; i += 2)
+        *reinterpret_cast<float2*>(to + (block * 16 + i / 2 % 2 * 8) * kPitch +
+                                   kWarps.column_in_turns(0, i / 4)) = {sum_[block][i],
+                                                                        sum_[block][i + 1]};
+  }
+
+  template <int kPitch>
+  __device__ __forceinline__ void store_rows(const HeadRows& to, const float (&rows)[T::kN][kPitch],
+                                             float scale) const {
+    if (!to.data) return;
+    constexpr int kChunks = kPitch / kEight - 1;
+    const KeyTileJob& job = shared_.taken.job;
+#pragma unroll 1
+    for (int i = thread_of_block(); i < T::kN * kChunks; i += T::kThreads) {
+      const int of_block = i / kChunks, column = i % kChunks * kEight;
+      const int key = shared_.taken.key_part * T::kN + of_block;  // in the tile
+      const int in_sequence = job.tile * planning::kKeysPerTile + key;
+      if (in_sequence >= job.kv_length || column >= to.columns) continue;
+      const bool kept = (shared_.taken.kept[key / 64] >> key % 64 & 1) != 0;
+      float x[kEight];
 #pragma unroll
-        for (int j = 0; j < kWarps.columns / 8; ++j) {
-          const int column = kWarps.column_in_turns(place(), j) + lane() % 4 * 2;
-          if (column >= to.columns) continue;  // a multiple of eight
-          const float low = sum_[block][j * 4 + half * 2] * scale;
-          const float high = sum_[block][j * 4 + half * 2 + 1] * scale;
-          store_pair(to, row, column, kept ? low : 0.0f, kept ? high : 0.0f);
-        }
-      }
+      for (int j = 0; j < kEight; ++j) x[j] = kept ? rows[of_block][column + j] * scale : 0.0f;
+      store_eight(to,
+                  job.batch * to.batch + job.share * to.head +
+                      (std::int64_t{job.kv_begin} + in_sequence) * to.row,
+                  column, x);
+    }
   }
 
   const Arguments& args_;

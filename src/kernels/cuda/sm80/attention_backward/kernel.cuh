@@ -20,11 +20,7 @@ class ThreadBlock {
       : args_(args), shared_(shared), gradients_(args, shared) {}
 
   __device__ __forceinline__ void run() {
-    if (in_first_warp()) {
-      Steps<T> steps(args_, shared_);
-      steps.take(args_.scratch.ticket);
-      if (shared_.taken.num_steps > 0) steps.start();
-    }
+    if (in_first_warp()) Steps<T>(args_, shared_).take(args_.scratch.ticket);
     __syncthreads();
     if (shared_.taken.num_steps < 0) return;
     if (shared_.taken.num_steps > 0) walk();
@@ -33,8 +29,10 @@ class ThreadBlock {
 
  private:
   __device__ __forceinline__ void walk() {
+    if (in_first_warp()) Steps<T>(args_, shared_).start();
     copy_keys<T, typename T::Keys>(attention::shared_address(shared_.keys), args_.k, shared_);
     copy_keys<T, typename T::Values>(attention::shared_address(shared_.values), args_.v, shared_);
+    __syncthreads();  // steps have been described
     copy_step<T>(args_, shared_, 0);
     WarpScores<T> scores(args_, shared_);
 #pragma unroll 1

@@ -52,7 +52,7 @@ template <planning::Tile kTile, unsigned kDtypes>
 void launch(const planning::Call& call) {
   const auto& shape = std::get<planning::AttentionBackwardShape>(call.shape);
   with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
-    launch_passes(call, kTile, SumsOrder::by_accumulator,
+    launch_passes(call, kTile, SumsOrder::by_accumulator, false,
                   [&](const auto& problem, const auto& of, const auto& walk, const auto& scratch) {
                     launch_main<Traits<kTile, Element>>(problem, of, walk, scratch, call);
                   });

@@ -44,9 +44,6 @@ class WarpScores {
         s, left_operand<typename T::Queries>(rows.queries),
         right_operand<typename T::Keys>(shared_.keys));
     meanwhile();
-    compute_p(s, lse);
-    if (agreed(step.masked)) hide(s, step);
-    write(s, shared_.rounded().p);
     float dp[kBlocks][kPerBlock] = {};
     const auto gradients = left_operand<typename T::Gradients>(rows.gradients);
     if constexpr (T::kHoldsValues)
@@ -54,6 +51,9 @@ class WarpScores {
     else
       multiply<typename T::Element, T::kDimV / 16, kPairs>(
           dp, gradients, right_operand<typename T::Values>(shared_.values));
+    compute_p(s, lse);
+    if (agreed(step.masked)) hide(s, step);
+    write(s, shared_.rounded().p);
     compute_ds(dp, s, lse, delta);
     write(dp, shared_.rounded().ds);
   }

@@ -14,6 +14,8 @@ enum class Instance { plain, transformed };
 template <class Shape, Instance kInstance>
 struct Policy {
   static constexpr bool kTransformsScores = kInstance == Instance::transformed;
+  // The grid before may still run when the kernel begins (common/grid.cuh).
+  static constexpr bool kWaitsForGrids = true;
   // A consumer leaves a tile once its rows see no further key, and joins it when they see their
   // first, if that saves steps: D64 causal S 1024 292 -> 336 TFLOPS, a window of 1024 505 -> 534.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(Shape::kTile);

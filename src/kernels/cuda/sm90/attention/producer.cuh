@@ -45,6 +45,7 @@ class Producer {
 
   /// Until this returns, only the scheduler may have read global memory.
   __device__ void wait_for_grids_before() {
+    if (!T::kWaitsForGrids) return;
     if (args_.walk.order) {
       tile::wait(&shared_.tile_ring.full[0], 0);  // the scheduler saw that earlier grids are done
       ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);

@@ -47,6 +47,7 @@ class Scheduler {
   /// grids have ended. No other grid with the same tag can begin before all CTAs have seen that
   /// value; the last CTA to see it clears it.
   __device__ void wait_for_grids_before() {
+    if (!T::kWaitsForGrids) return;
     const Walk& walk = args_.walk;
     if (!walk.order) return wait_for_grid_before();
     if (lane() == 0) {

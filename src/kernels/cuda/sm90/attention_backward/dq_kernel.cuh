@@ -1,5 +1,6 @@
 #pragma once
 
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/sm90/attention/producer.cuh"
 #include "src/kernels/cuda/sm90/attention/scheduler.cuh"
 #include "src/kernels/cuda/sm90/attention/store.cuh"
@@ -54,6 +55,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       if (tile::elect()) forward::Producer<T, DqArguments>(args, shared).run();
     } else if (role == forward::WarpRole::scheduler) {
       forward::Scheduler<T>(args, shared, thread % kLanes).run();
+      // The main kernel before this one may still run. It began to compute after all that both read
+      // had been written; what follows this kernel may rely on its results.
+      wait_for_grid_before();
     } else if (role == forward::WarpRole::v_post_process) {
       forward::post_process_v<T>(shared, thread % kLanes);
     }

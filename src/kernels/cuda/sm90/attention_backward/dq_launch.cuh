@@ -15,11 +15,12 @@
 namespace tessera::cuda::sm90::attention_backward {
 
 /// Fills in the arguments of the kernel that computes dQ alone and launches it, after the kernel
-/// that composes the mask if its tiles need one.
+/// that composes the mask if its tiles need one. If it directly follows the main kernel, the two may
+/// run at the same time: where both leave SMs idle, and while the first ends.
 template <class T>
 void launch_dq(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
                const planning::BackwardWalk& walk, const BackwardScratch& scratch,
-               const planning::Call& call) {
+               bool follows_main, const planning::Call& call) {
   constexpr float kLog2e = 1.4426950408889634f;
   const planning::AttentionLayout& layout = call.planned.layout.get<planning::BackwardLayout>().dq;
   const AttentionProblem& given = problem.forward;
@@ -57,12 +58,14 @@ void launch_dq(const AttentionBackwardProblem& problem, const planning::Attentio
     args.inverse_cap = 1 / (kLog2e * shape.softcap);
   }
   const auto stream = static_cast<cudaStream_t>(call.stream);
+  const bool composes = static_cast<bool>(layout.composed);
   cuda::attention::begin_walk(args, given, shape, layout, scratch.dq_walk, false, stream);
   Kernel<attention_dq_kernel<T>>::launch({.name = "attention_dq_kernel",
                                           .grid = grid_of(args.walk.blocks),
                                           .threads = T::kThreads,
                                           .stream = stream,
-                                          .shared_bytes = T::kSharedBytes},
+                                          .shared_bytes = T::kSharedBytes,
+                                          .overlapped = follows_main && !composes},
                                          args);
 }
 

@@ -29,6 +29,8 @@ struct DqTraits : forward::Shape<planning::dq_tile(kOfRow), ElementType> {
 
   // Both consumers visit all steps of a tile, so that they keep taking turns.
   static constexpr bool kLeavesSooner = false, kJoinsLater = false;
+  // What the kernel reads has been written before it begins (dq_launch.cuh).
+  static constexpr bool kWaitsForGrids = false;
   // dQ = dS K adds up rows of K.
   static constexpr bool kAddsUpKeys = true;
   static constexpr int kStages = Base::kTile.stages;

@@ -18,10 +18,17 @@ class KeyHalfConsumer : protected ScoreConsumer<T> {
   using typename Base::StepFlags;
 
   __device__ __forceinline__ void store_gradients() {
+    static_assert(T::kDim == T::kDimV);
     const KeyRows keys = this->key_rows();
-    if (args_.dk.data)
-      store_gradient<T::kDim>(args_.dk, keys, this->thread(), mma_.dk, args_.scale);
-    if (args_.dv.data) store_gradient<T::kDimV>(args_.dv, keys, this->thread(), mma_.dv, 1.0f);
+    // dV, then dK in its registers, by the same code.
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      const HeadRows& to = i == 0 ? args_.dv : args_.dk;
+      if (to.data)
+        store_gradient<T::kDim>(to, keys, this->thread(), mma_.dv, i == 0 ? 1.0f : args_.scale);
+#pragma unroll
+      for (int j = 0; j < T::kDim / 2; ++j) mma_.dv[j] = mma_.dk[j];
+    }
   }
 
   __device__ __forceinline__ void release_queries(int stage) {

@@ -53,7 +53,8 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
                                                 .grid = grid_of(blocks),
                                                 .threads = T::kThreads,
                                                 .stream = call.stream,
-                                                .shared_bytes = T::kSharedBytes},
+                                                .shared_bytes = T::kSharedBytes,
+                                                .overlapped = true},
                                                args);
 }
 
@@ -74,14 +75,15 @@ void launch_typed(const Call& call) {
       launch_main<Traits<kTile, Element, kSoftcap>>(problem, shape, walk, scratch, call);
     });
   };
-  const auto dq = [&](const auto& problem, const auto& shape, const auto& walk,
-                      const auto& scratch) {
+  const auto dq = [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch,
+                      bool follows_main) {
     if constexpr (kTile.dq_queries > 0)
       with_softcap<kTile>(shape, [&]<bool kSoftcap>() {
-        launch_dq<DqTraits<kTile, Element, kSoftcap>>(problem, shape, walk, scratch, call);
+        launch_dq<DqTraits<kTile, Element, kSoftcap>>(problem, shape, walk, scratch, follows_main,
+                                                      call);
       });
   };
-  launch_passes(call, kTile, SumsOrder::by_lane, main, dq);
+  launch_passes(call, kTile, SumsOrder::by_lane, true, main, dq);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
@@ -34,6 +35,10 @@ class Producer {
   /// before have been requested: earlier, and thread blocks with longer tiles would hold tiles back
   /// that others could begin.
   __device__ void run() {
+    // Statistics have been written, turn counters and the ticket cleared; the kernel of dQ needs
+    // nothing else, and may begin.
+    wait_for_grid_before();
+    let_next_grid_begin();
     unsigned first_step = 0, kv_parity = 0;
     while (true) {
       tile::wait(&shared_.tile_ring.empty[tile_at_.stage], tile_at_.parity ^ 1);
