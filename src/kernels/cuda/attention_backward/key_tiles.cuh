@@ -26,12 +26,17 @@ class KeyTiles {
   __device__ KeyTiles(const planning::BackwardWalk& walk, TakenTile& taken)
       : walk_(walk), taken_(taken) {}
 
-  /// Takes the next key tile, and counts the steps of its walk. All lanes call; the other warps
-  /// read the result after a barrier.
-  __device__ void take(std::int32_t* ticket) {
+  /// Takes the next key tile. All lanes call; the other warps read the result after a barrier.
+  __device__ void take(std::int32_t* ticket) { describe(draw(ticket)); }
+
+  /// The number of the next key tile, or part of one.
+  __device__ static int draw(std::int32_t* ticket) {
     int number = 0;
     if (lane() == 0) number = atomicAdd(ticket, 1);
-    number = __shfl_sync(kAllLanes, number, 0);
+    return __shfl_sync(kAllLanes, number, 0);
+  }
+  /// Describes a key tile, or part of one, and counts the steps of its walk.
+  __device__ void describe(int number) {
     const int tile = number / kKeyParts;
     const planning::KeyTilePlace place =
         tile < walk_.tiles ? place_of(tile) : planning::KeyTilePlace{};

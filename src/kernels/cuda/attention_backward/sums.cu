@@ -22,7 +22,7 @@ struct Conversion {
 
 /// A warp takes 16 queries and 32 columns at a time. Its loads are contiguous, each lane's of two
 /// columns of two queries; lanes of a quad exchange them, for rows of 64 bytes or more at once.
-__device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
+__device__ void convert_dq(const Conversion& c, const BackwardWalk& walk, bool stores) {
   constexpr int kRows = 16, kRowSets = planning::kQueriesPerBlock / kRows, kGroups = 4;
   static_assert(kThreads / kLanes % kRowSets == 0);
   const HeadPlace place = HeadPlace::here(walk);
@@ -36,15 +36,16 @@ __device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
     float sums[2][2 * kGroups] = {};
     for (int i = 0; i < c.count; ++i) {
       const std::int64_t slot = place.slot + i * blocks_of_heads(walk);
-      if (c.turns && c.turns[slot * c.turns_per_block] == 0) continue;  // nothing has been added
+      if (c.turns && __ldcg(c.turns + slot * c.turns_per_block) == 0) continue;  // nothing has been added
       const float* const block = c.sums + slot * planning::kQueriesPerBlock * c.width;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         const float* const from =
             block + planning::sum_index(c.order, row_set * kRows, (first + g) * kEight);
-        const float4 of = by_lane ? reinterpret_cast<const float4*>(from)[lane]
-                                  : float4{from[lane], from[kLanes + lane], from[2 * kLanes + lane],
-                                           from[3 * kLanes + lane]};
+        const float4 of = by_lane ? __ldcg(reinterpret_cast<const float4*>(from) + lane)
+                                  : float4{__ldcg(from + lane), __ldcg(from + kLanes + lane),
+                                           __ldcg(from + 2 * kLanes + lane),
+                                           __ldcg(from + 3 * kLanes + lane)};
         sums[0][2 * g] += of.x, sums[0][2 * g + 1] += of.y;
         sums[1][2 * g] += of.z, sums[1][2 * g + 1] += of.w;
       }
@@ -57,7 +58,7 @@ __device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
     for (int half = 0; half < 2; ++half) {
       transpose_in_quad<2>(sums[half], in_quad);
       const int i = query + half * 8, column = (first + in_quad) * kEight;
-      if (i < place.queries.size() && column < c.dq.columns)
+      if (stores && i < place.queries.size() && column < c.dq.columns)
         store_eight(c.dq, place.in(c.dq, i), column, sums[half]);
     }
   }
@@ -76,7 +77,8 @@ struct SharedGradient {
 };
 
 /// A thread adds up eight columns of a key, in the order of shares.
-__device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, std::int64_t number) {
+__device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, std::int64_t number,
+                           bool stores) {
   if (number >= g.threads()) return;
   const int shares = walk.tile_shares.count();
   const std::int64_t of_heads = g.words.quotient(number);
@@ -88,30 +90,44 @@ __device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, st
     if (row < walk.sequences.at(0).kv_begin || row >= last.kv_begin + last.kv_length) return;
   }
   float sum[kEight] = {};
-  const std::int64_t from = row * g.sums.row + head * shares * g.sums.head;
-  for (int share = 0; share < shares; ++share) {
-    float of_share[kEight];
-    load_eight(g.sums, from + share * g.sums.head, column, of_share);
+  const float* from = static_cast<const float*>(g.sums.data) + row * g.sums.row +
+                      head * shares * g.sums.head + column;
+  for (int share = 0; share < shares; ++share, from += g.sums.head) {
+    const float4 low = __ldcg(reinterpret_cast<const float4*>(from));
+    const float4 high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+    const float of_share[kEight] = {low.x,  low.y,  low.z,  low.w,
+                                    high.x, high.y, high.z, high.w};
 #pragma unroll
     for (int i = 0; i < kEight; ++i) sum[i] += of_share[i];
   }
+  if (!stores) return;
   const int batch = g.length.quotient(row), in_sequence = g.length.rest(row);
   store_eight(g.to, batch * g.to.batch + in_sequence * g.to.row + head * g.to.head, column, sum);
 }
 
-/// The first `dq_blocks` thread blocks have dQ, the next `dk_blocks` dk, the others dv.
+/// The first `dq_blocks` thread blocks have dQ, the next `dk_blocks` dk, the others dv. Where
+/// thread blocks wait for the main kernel to end, they first go through all but the stores, with
+/// sums that are not complete, so that their code is in the instruction cache (`rehearses`). Sums
+/// are read past the first-level cache, as this must not keep the first ones.
 __global__ void __launch_bounds__(kThreads)
     convert_sums_kernel(const __grid_constant__ Conversion c,
                         const __grid_constant__ BackwardWalk walk,
                         const __grid_constant__ SharedGradient dk,
                         const __grid_constant__ SharedGradient dv, unsigned dq_blocks,
-                        unsigned dk_blocks) {
-  wait_for_grid_before();
-  if (blockIdx.x < dq_blocks) return convert_dq(c, walk);
-  const unsigned block = blockIdx.x - dq_blocks;
-  const bool keys = block < dk_blocks;
-  const std::int64_t first = std::int64_t{keys ? block : block - dk_blocks} * kThreads;
-  add_shares(keys ? dk : dv, walk, first + threadIdx.x);
+                        unsigned dk_blocks, bool rehearses) {
+#pragma unroll 1
+  for (int turn = rehearses ? 0 : 1; turn < 2; ++turn) {
+    const bool stores = turn == 1;
+    if (stores) wait_for_grid_before();
+    if (blockIdx.x < dq_blocks) {
+      convert_dq(c, walk, stores);
+    } else {
+      const unsigned block = blockIdx.x - dq_blocks;
+      const bool keys = block < dk_blocks;
+      const std::int64_t first = std::int64_t{keys ? block : block - dk_blocks} * kThreads;
+      add_shares(keys ? dk : dv, walk, first + threadIdx.x, stores);
+    }
+  }
 }
 
 }  // namespace
@@ -161,12 +177,15 @@ void convert_sums(const AttentionBackwardProblem& problem, const planning::Atten
   const unsigned of_dq = has_dq ? static_cast<unsigned>(blocks_of_heads(walk)) : 0;
   const unsigned of_dk = blocks_of(dk), blocks = of_dq + of_dk + blocks_of(dv);
   if (blocks == 0) return;
+  // Of more thread blocks most begin when the main kernel has ended.
+  constexpr unsigned kWaiting = 256;
+  const bool rehearses = overlapped && blocks <= kWaiting && !walk.queries.packed;
   Kernel<convert_sums_kernel>::launch({.name = "convert_sums_kernel",
                                        .grid = grid_of(blocks),
                                        .threads = kThreads,
                                        .stream = stream,
                                        .overlapped = overlapped},
-                                      c, walk, dk, dv, of_dq, of_dk);
+                                      c, walk, dk, dv, of_dq, of_dk, rehearses);
 }
 
 }  // namespace tessera::cuda::attention_backward

@@ -35,15 +35,21 @@ class Producer {
   /// before have been requested: earlier, and thread blocks with longer tiles would hold tiles back
   /// that others could begin.
   __device__ void run() {
-    // Statistics have been written, turn counters and the ticket cleared; the kernel of dQ needs
-    // nothing else, and may begin.
-    wait_for_grid_before();
-    let_next_grid_begin();
-    unsigned first_step = 0, kv_parity = 0;
+    // While statistics are computed, a tile is described for nothing, so that the code for it is in
+    // the instruction cache: it would take several microseconds to load it later.
+    constexpr unsigned kRehearses = ~0u;
+    unsigned first_step = args_.walk.edges ? 0 : kRehearses, kv_parity = 0;
+    if (first_step == 0) wait_for_inputs();
     while (true) {
       tile::wait(&shared_.tile_ring.empty[tile_at_.stage], tile_at_.parity ^ 1);
       KeyTiles tiles(args_.walk, taken());
-      tiles.take(args_.scratch.ticket);
+      tiles.describe(first_step == kRehearses ? static_cast<int>(blockIdx.x)
+                                              : tiles.draw(args_.scratch.ticket));
+      if (first_step == kRehearses) {
+        first_step = 0;
+        wait_for_inputs();
+        continue;
+      }
       const int steps = taken().num_steps;
       if (lane() == 0) {
         taken().first_step = first_step;
@@ -65,6 +71,13 @@ class Producer {
   }
 
  private:
+  /// Waits until statistics have been written, turn counters and the ticket cleared. The kernel of
+  /// dQ needs nothing else, and may begin.
+  __device__ static void wait_for_inputs() {
+    wait_for_grid_before();
+    let_next_grid_begin();
+  }
+
   __device__ static int lane() { return KeyTiles::lane(); }
   __device__ TileDescriptor& taken() const { return shared_.tiles[tile_at_.stage]; }
 
