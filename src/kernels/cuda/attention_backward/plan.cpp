@@ -112,11 +112,15 @@ RowBlocks key_tiles(const AttentionBackwardShape& s) {
 
 }  // namespace
 
+std::int64_t key_tiles_of(const AttentionBackwardShape& s) {
+  return s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * s.kv_heads : 0;
+}
+
 ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs,
                          const TileOrder& order, bool in_order) {
   ChosenShares best;
   if (s.kv_heads == 0 || s.batch == 0) return best;
-  const double tiles = real(key_tiles(s).bound(s.batch, s.kv_total) * s.kv_heads);
+  const double tiles = real(key_tiles_of(s));
   if (tiles < 1 || tiles > 4 * costs.concurrent_tiles) return best;
   double least = INFINITY;
   const double of_head = real(key_tiles(s).count(static_cast<int>(s.kv_length)));
@@ -158,7 +162,7 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
   const RowBlocks queries = RowBlocks::of(kQueriesPerBlock, s.q_packed, s.q_length);
   layout.query_blocks = queries.bound(s.batch, s.q_total);
   const std::int64_t shares = s.kv_heads * tile_shares.count();
-  layout.tiles = s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * shares : 0;
+  layout.tiles = key_tiles_of(s) * tile_shares.count();
   layout.tile_shares = tile_shares;
   layout.turns = s.any_order ? 0 : turns;
   set_sections(s, shares, order, layout);

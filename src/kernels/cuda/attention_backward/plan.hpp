@@ -53,6 +53,9 @@ struct ChosenShares {
   double waits = 0;  // seconds
 };
 
+/// Key tiles of all KV heads, an upper bound where sequences are packed.
+std::int64_t key_tiles_of(const AttentionBackwardShape& s);
+
 /// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
 ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs,
                          const TileOrder& order, bool in_order);

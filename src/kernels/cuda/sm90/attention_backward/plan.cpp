@@ -52,6 +52,14 @@ double kernel_seconds(double steps, double blocks, const DeviceFacts& device) {
   return steps / std::max(std::min(sms, blocks), 1.0) + std::max(blocks / sms, 1.0) * kTileSeconds;
 }
 
+/// Seconds of two kernels that run at the same time where SMs are left, `main` and `dq` alone.
+double seconds_of_both(double main, double main_blocks, double dq, double dq_blocks,
+                       const DeviceFacts& device) {
+  const double sms = std::max(real(device.units), 1.0);
+  const double of_sms = (main * std::min(main_blocks, sms) + dq * std::min(dq_blocks, sms)) / sms;
+  return std::max({main, dq, of_sms});
+}
+
 /// The share of the time for which key tiles of a head wait if they follow each other one step
 /// apart.
 double waits_of(const AttentionBackwardShape& s, const Tile& tile, const BackwardLayout& at,
@@ -86,8 +94,12 @@ struct AttentionBackward {
     const bool apart = row.tile.dq_queries > 0;
     const double parts = key_parts(row.tile);
     const double steps = step_seconds(s, row.tile, work_of(AnyShape(s)), device);
-    const TileCosts costs{real(device.units) / parts, steps * (apart ? kShareOfMain : 1) / parts,
-                          kTileSeconds};
+    AttentionLayout dq;
+    if (apart) dq = dq_layout(s, row.tile, device);
+    // The kernel of dQ runs beside the main one if both have an SM for each tile.
+    const double beside = real(device.units - dq.tiles), all = real(key_tiles_of(s)) * parts;
+    const double sms = all <= beside ? beside : real(device.units);
+    const TileCosts costs{sms / parts, steps * (apart ? kShareOfMain : 1) / parts, kTileSeconds};
     const TileOrder order{costs.concurrent_tiles, kLagSteps * blocks_of_step(row.tile), true};
     const ChosenShares chosen = best_shares(s, costs, order, !apart && !s.any_order);
     Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), chosen.shares, order);
@@ -97,7 +109,7 @@ struct AttentionBackward {
                  sums_bytes(s, at, row.tile) <= kSecondSums;
     refuse_backward_layout(s, at, reasons);
     if (!apart) return at;
-    at.dq = dq_layout(s, row.tile, device);
+    at.dq = dq;
     refuse_attention_layout(s, row, at.dq, reasons);
     return at;
   }
@@ -110,8 +122,9 @@ struct AttentionBackward {
     const double blocks = real(at.tiles) * key_parts(tile);
     const double compute =
         tile.dq_queries > 0
-            ? kernel_seconds(kShareOfMain * steps, blocks, device) +
-                  kernel_seconds((1 - kShareOfMain) * steps, real(at.dq.tiles), device)
+            ? seconds_of_both(kernel_seconds(kShareOfMain * steps, blocks, device), blocks,
+                              kernel_seconds((1 - kShareOfMain) * steps, real(at.dq.tiles), device),
+                              real(at.dq.tiles), device)
             : kernel_seconds(steps, blocks, device) + at.waits;
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
