@@ -38,6 +38,9 @@ Plan on_h100(const AttentionBackwardProblem& p, const char* row = "") {
   return choose(problem, device_preset("h100"), {.kernel = row});
 }
 
+constexpr const char* kOneKernel = "sm90_attention_backward_d128_q64_k128_s3";
+constexpr const char* kTwoKernels = "sm90_attention_backward_d128_q64_k128_s4_dq128";
+
 std::string text_of(const AttentionBackwardProblem& p) {
   return to_text(select(p, device_preset("h100")));
 }
@@ -109,7 +112,7 @@ TEST(Sm90AttentionBackward, StagesOfKeysAndValuesFillSharedMemory) {
 TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
   AttentionBackwardProblem p = problem_of({.kv_heads = 8});
   p.forward.causal = true;
-  const Plan plan = on_h100(p);
+  const Plan plan = on_h100(p, kOneKernel);
   const auto layout = plan.planned->layout.get<BackwardLayout>();
   EXPECT_EQ(layout.tiles, 2 * 8 * 8);      // 1000 keys are 8 tiles
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
@@ -159,7 +162,7 @@ TEST(Sm90AttentionBackward, SectionsOfHeadsWaitLittle) {
     p.forward.k = p.forward.v = p.dk = p.dv =
         tensor(nullptr, DType::bf16, {batch, kv_length, kv_heads, 128});
     p.forward.causal = true;
-    return on_h100(p).planned->layout.get<BackwardLayout>();
+    return on_h100(p, kOneKernel).planned->layout.get<BackwardLayout>();
   };
   for (const std::int64_t batch : {3, 7, 16, 31})
     for (const std::int64_t heads : {2, 5, 8, 32})
@@ -235,7 +238,7 @@ TEST(Sm90AttentionBackward, TilesThatRotateFindTheirTurn) {
 
 TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
   const auto layout_of = [](const AttentionBackwardProblem& p) {
-    return on_h100(p).planned->layout.get<BackwardLayout>();
+    return on_h100(p, kOneKernel).planned->layout.get<BackwardLayout>();
   };
   // 64 key tiles of four KV heads on 132 SMs: each query head of a group is a share.
   const AttentionBackwardProblem grouped = problem_of({});
@@ -268,6 +271,34 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
   EXPECT_EQ(layout_of(large).tile_shares.heads, 16);
   // Many tiles fill the SMs.
   EXPECT_EQ(layout_of(problem_of({.batch = 32})).tile_shares.count(), 1);
+}
+
+/// The kernel of dQ runs beside the main one if both have an SM for each tile. Then nothing waits,
+/// nor are sums converted, so few tiles go by two kernels; more tiles by one, which multiplies less.
+TEST(Sm90AttentionBackward, FewTilesGoByTwoKernelsBesideEachOther) {
+  const auto of_length = [](std::int64_t length, bool causal, const char* row = "") {
+    AttentionBackwardProblem p = problem_of({.batch = 1, .length = length, .kv_heads = 8});
+    p.forward.causal = causal;
+    return on_h100(p, row);
+  };
+  const auto has_two = [&](std::int64_t length, bool causal) {
+    return of_length(length, causal).planned->layout.get<BackwardLayout>().dq.tiles > 0;
+  };
+  for (bool causal : {false, true}) {
+    EXPECT_TRUE(has_two(1024, causal));
+    EXPECT_FALSE(has_two(8192, causal));
+  }
+  // Under a causal mask SMs become free one after the other, so that dQ begins sooner.
+  EXPECT_FALSE(has_two(2048, false));
+  EXPECT_TRUE(has_two(2048, true));
+  // 64 key tiles and 64 tiles of queries fill 132 SMs, so that key tiles have no shares; 32 and 32
+  // do not.
+  const auto shares = [&](std::int64_t length) {
+    const Plan plan = of_length(length, false, kTwoKernels);
+    return plan.planned->layout.get<BackwardLayout>().tile_shares.count();
+  };
+  EXPECT_EQ(shares(1024), 1);
+  EXPECT_EQ(shares(512), 2);
 }
 
 TEST(Sm90AttentionBackward, AnyOrderNeedsNoTurns) {

@@ -141,9 +141,9 @@ ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs
     const double all = tiles * tile_shares.count();
     const bool waits = may_wait && (tile_shares.count() > 1 || !starts_apart);
     const double waiting = waits ? waits_of(all) : 0;
-    const double seconds =
-        std::ceil(all / costs.concurrent_tiles) * (costs.tile_seconds + costs.seconds / all) +
-        waiting + 2 * bytes_of_shares(s, tile_shares) / kShareBytes;
+    const double rounds = std::ceil(all / costs.concurrent_tiles), mean = costs.seconds / all;
+    const double seconds = rounds * costs.tile_seconds + std::max(rounds, costs.imbalance) * mean +
+                           waiting + 2 * bytes_of_shares(s, tile_shares) / kShareBytes;
     if (seconds < kMaxShareOfTime * least) least = seconds, best = {tile_shares, waiting};
   };
   const std::int64_t group = s.heads / s.kv_heads;

@@ -39,6 +39,7 @@ struct TileCosts {
   double concurrent_tiles = 0;  // by the number of SMs
   double seconds = 0;           // of an SM for the steps of all tiles
   double tile_seconds = 0;      // besides its steps, per tile
+  double imbalance = 1;         // how much longer the longest tile is than the mean one
 };
 
 /// What decides in which order key tiles are handed out.

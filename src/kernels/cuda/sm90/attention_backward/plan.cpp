@@ -1,6 +1,7 @@
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "src/kernels/cuda/attention/cost.hpp"
@@ -15,6 +16,9 @@ namespace {
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
+// The last additions to dQ take this much longer than the rest of a tile. Two kernels take the launch
+// of another one, but without shares need not convert any sums.
+constexpr double kDqSeconds = 2e-6, kLaunchSeconds = 1.5e-6, kLaunchSecondsOfShares = 3e-6;
 // Of kTflopsOfOneSm: steps of two blocks of queries, without a block mask and with one; two kernels
 // (seven products instead of five); lists whose sums of dQ have an order; lists of 64 rows each
 // (not measured). H200, sustained TFLOPS:
@@ -46,18 +50,37 @@ double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Wor
          step_factor(device);
 }
 
-/// Seconds of a kernel whose thread blocks need `steps` seconds of one SM for all their steps.
-double kernel_seconds(double steps, double blocks, const DeviceFacts& device) {
-  const double sms = std::max(real(device.units), 1.0);
-  return steps / std::max(std::min(sms, blocks), 1.0) + std::max(blocks / sms, 1.0) * kTileSeconds;
+/// How much longer the longest tile is than the mean one: under a causal mask some see everything.
+double imbalance(const AttentionBackwardShape& s, const Tile& tile, const Work& work) {
+  if (s.masked || s.window_left >= 0 || work.flops <= 0) return 1;
+  const double all = 2.0 * real(s.q_total) * real(s.kv_total) / std::max(real(s.batch), 1.0) *
+                     real(s.heads) * (3.0 * tile.k + 2.0 * tile.v);
+  return std::max(all / (work.flops * padding_of(s, tile)), 1.0);
 }
 
-/// Seconds of two kernels that run at the same time where SMs are left, `main` and `dq` alone.
-double seconds_of_both(double main, double main_blocks, double dq, double dq_blocks,
-                       const DeviceFacts& device) {
-  const double sms = std::max(real(device.units), 1.0);
-  const double of_sms = (main * std::min(main_blocks, sms) + dq * std::min(dq_blocks, sms)) / sms;
-  return std::max({main, dq, of_sms});
+/// Of a kernel: seconds of one SM for the steps of all tiles, its tiles, and how much longer the
+/// longest one is.
+struct KernelWork {
+  double steps, tiles, imbalance;
+
+  double longest() const { return steps * imbalance / std::max(tiles, 1.0) + kTileSeconds; }
+  double seconds(double sms) const {
+    const double mean = steps / std::max(std::min(sms, tiles), 1.0);
+    return std::max(mean + std::max(tiles / sms, 1.0) * kTileSeconds, longest());
+  }
+};
+
+/// Seconds of two kernels that run at the same time where SMs are left.
+double seconds_of_both(const KernelWork& main, const KernelWork& dq, double sms) {
+  const double of_main = main.seconds(sms), of_dq = dq.seconds(sms);
+  if (main.imbalance > 1) {  // SMs become free one after the other
+    const double all = main.steps + dq.steps + (main.tiles + dq.tiles) * kTileSeconds;
+    return std::max({of_main, of_dq, all / sms});
+  }
+  const double turns = std::max(std::floor(of_main / dq.longest()), 1.0);
+  const double beside = std::max(sms - main.tiles, 0.0) * turns;
+  const double rounds = std::ceil(std::max(dq.tiles - beside, 0.0) / sms);
+  return std::max(of_main + rounds * dq.longest(), of_dq);
 }
 
 /// The share of the time for which key tiles of a head wait if they follow each other one step
@@ -93,13 +116,17 @@ struct AttentionBackward {
                        Reasons& reasons) {
     const bool apart = row.tile.dq_queries > 0;
     const double parts = key_parts(row.tile);
-    const double steps = step_seconds(s, row.tile, work_of(AnyShape(s)), device);
+    const Work work = work_of(AnyShape(s));
+    const double steps = step_seconds(s, row.tile, work, device);
     AttentionLayout dq;
     if (apart) dq = dq_layout(s, row.tile, device);
     // The kernel of dQ runs beside the main one if both have an SM for each tile.
     const double beside = real(device.units - dq.tiles), all = real(key_tiles_of(s)) * parts;
     const double sms = all <= beside ? beside : real(device.units);
-    const TileCosts costs{sms / parts, steps * (apart ? kShareOfMain : 1) / parts, kTileSeconds};
+    // Of tiles that wait for each other, shares save less: they begin together.
+    const double longest = apart || s.any_order ? imbalance(s, row.tile, work) : 1;
+    const TileCosts costs{sms / parts, steps * (apart ? kShareOfMain : 1) / parts, kTileSeconds,
+                          longest};
     const TileOrder order{costs.concurrent_tiles, kLagSteps * blocks_of_step(row.tile), true};
     const ChosenShares chosen = best_shares(s, costs, order, !apart && !s.any_order);
     Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), chosen.shares, order);
@@ -118,14 +145,15 @@ struct AttentionBackward {
                         const DeviceFacts& device) {
     const Tile& tile = row.tile;
     const Work work = work_of(AnyShape(s));
-    const double steps = step_seconds(s, tile, work, device);
+    const double steps = step_seconds(s, tile, work, device), longest = imbalance(s, tile, work);
     const double blocks = real(at.tiles) * key_parts(tile);
+    const double sms = std::max(real(device.units), 1.0);
     const double compute =
         tile.dq_queries > 0
-            ? seconds_of_both(kernel_seconds(kShareOfMain * steps, blocks, device), blocks,
-                              kernel_seconds((1 - kShareOfMain) * steps, real(at.dq.tiles), device),
-                              real(at.dq.tiles), device)
-            : kernel_seconds(steps, blocks, device) + at.waits;
+            ? seconds_of_both({kShareOfMain * steps, blocks, longest},
+                              {(1 - kShareOfMain) * steps, real(at.dq.tiles), longest}, sms) +
+                  (at.tile_shares.count() > 1 ? kLaunchSecondsOfShares : kLaunchSeconds)
+            : KernelWork{steps, blocks, longest}.seconds(sms) + kDqSeconds + at.waits;
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 
