@@ -54,7 +54,7 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
                                                 .threads = T::kThreads,
                                                 .stream = call.stream,
                                                 .shared_bytes = T::kSharedBytes,
-                                                .overlapped = true},
+                                                .overlapped = loads},
                                                args);
 }
 
