@@ -14,8 +14,8 @@ struct NoDqKernel {
 
 /// Launches all kernels of a backward pass. `main(problem, shape, walk, scratch)` launches the main
 /// one, whose sums of dQ are in `order`; `dq`, with the same arguments and whether it follows the
-/// main one, the one that computes dQ alone, where the row has one. `overlapped`: kernels of the
-/// family wait for the one before them (common/grid.cuh), and let the next one begin.
+/// main one, the one that computes dQ alone, where the row has one. `overlapped`: the main kernel
+/// lets the next one begin (common/grid.cuh), so that the last kernel may be launched to wait.
 template <class Main, class Dq = NoDqKernel>
 void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsOrder order,
                    bool overlapped, const Main& main, const Dq& dq = {}) {

@@ -108,7 +108,7 @@ __device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, st
 /// The first `dq_blocks` thread blocks have dQ, the next `dk_blocks` dk, the others dv. Where
 /// thread blocks wait for the main kernel to end, they first go through all but the stores, with
 /// sums that are not complete, so that their code is in the instruction cache (`rehearses`). Sums
-/// are read past the first-level cache, as this must not keep the first ones.
+/// are read from L2, as the cache of an SM could still hold what was read then.
 __global__ void __launch_bounds__(kThreads)
     convert_sums_kernel(const __grid_constant__ Conversion c,
                         const __grid_constant__ BackwardWalk walk,
@@ -177,7 +177,8 @@ void convert_sums(const AttentionBackwardProblem& problem, const planning::Atten
   const unsigned of_dq = has_dq ? static_cast<unsigned>(blocks_of_heads(walk)) : 0;
   const unsigned of_dk = blocks_of(dk), blocks = of_dq + of_dk + blocks_of(dv);
   if (blocks == 0) return;
-  // Of more thread blocks most begin when the main kernel has ended.
+  // Of more thread blocks most begin when the main kernel has ended. Blocks of packed queries may be
+  // looked for only once (place_of_block).
   constexpr unsigned kWaiting = 256;
   const bool rehearses = overlapped && blocks <= kWaiting && !walk.queries.packed;
   Kernel<convert_sums_kernel>::launch({.name = "convert_sums_kernel",

@@ -79,7 +79,7 @@ class WarpGradients {
   }
 
   /// Sums of the thread block's keys, in place of operands. Rows are apart by 32 bytes more than
-  /// they take, so that the eight rows that a warp writes at once lie in different banks.
+  /// they take, so that the four rows that half a warp writes at once lie in different banks.
   template <int kDim>
   using SumRows = float[T::kN][kDim + 8];
   struct GradientRows {

@@ -58,14 +58,14 @@ void launch_dq(const AttentionBackwardProblem& problem, const planning::Attentio
     args.inverse_cap = 1 / (kLog2e * shape.softcap);
   }
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  const bool composes = static_cast<bool>(layout.composed);
+  const bool prepares = layout.composed || layout.ordered;  // kernels between the main one and this
   cuda::attention::begin_walk(args, given, shape, layout, scratch.dq_walk, false, stream);
   Kernel<attention_dq_kernel<T>>::launch({.name = "attention_dq_kernel",
                                           .grid = grid_of(args.walk.blocks),
                                           .threads = T::kThreads,
                                           .stream = stream,
                                           .shared_bytes = T::kSharedBytes,
-                                          .overlapped = follows_main && !composes},
+                                          .overlapped = follows_main && !prepares},
                                          args);
 }
 

@@ -50,12 +50,13 @@ double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Wor
          step_factor(device);
 }
 
-/// How much longer the longest tile is than the mean one: under a causal mask some see everything.
+/// How much longer the longest tile is than the mean one: under a causal mask some see everything,
+/// twice the mean if there are as many queries as keys.
 double imbalance(const AttentionBackwardShape& s, const Tile& tile, const Work& work) {
   if (s.masked || s.window_left >= 0 || work.flops <= 0) return 1;
   const double all = 2.0 * real(s.q_total) * real(s.kv_total) / std::max(real(s.batch), 1.0) *
                      real(s.heads) * (3.0 * tile.k + 2.0 * tile.v);
-  return std::max(all / (work.flops * padding_of(s, tile)), 1.0);
+  return std::clamp(all / (work.flops * padding_of(s, tile)), 1.0, 2.0);
 }
 
 /// Of a kernel: seconds of one SM for the steps of all tiles, its tiles, and how much longer the

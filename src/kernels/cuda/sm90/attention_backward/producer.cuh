@@ -72,7 +72,7 @@ class Producer {
 
  private:
   /// Waits until statistics have been written, turn counters and the ticket cleared. The kernel of
-  /// dQ needs nothing else, and may begin.
+  /// dQ needs nothing else, and may begin: it does not wait itself, so it must not begin before.
   __device__ static void wait_for_inputs() {
     wait_for_grid_before();
     let_next_grid_begin();
