@@ -95,8 +95,8 @@ struct BackwardWalk {
     const int line = first + within - rank * (narrow ? left : section);
     const int sections = by_section.quotient(lines + section - 1);
     const bool ascends = rotates || (alternates && (sections - at) % 2 == 0);
-    return {by_shares.quotient(line), by_shares.rest(line),
-            ascends ? keys.each() - 1 - rank : rank, ascends};
+    return {by_shares.quotient(line), by_shares.rest(line), ascends ? keys.each() - 1 - rank : rank,
+            ascends};
   }
   /// The block at which a tile begins, of `blocks` that all tiles visit; an even one, as steps may
   /// have two blocks.

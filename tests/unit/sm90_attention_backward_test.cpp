@@ -274,7 +274,8 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
 }
 
 /// The kernel of dQ runs beside the main one if both have an SM for each tile. Then nothing waits,
-/// nor are sums converted, so few tiles go by two kernels; more tiles by one, which multiplies less.
+/// nor are sums converted, so few tiles go by two kernels; more tiles by one, which multiplies
+/// less.
 TEST(Sm90AttentionBackward, FewTilesGoByTwoKernelsBesideEachOther) {
   const auto of_length = [](std::int64_t length, bool causal, const char* row = "") {
     AttentionBackwardProblem p = problem_of({.batch = 1, .length = length, .kv_heads = 8});

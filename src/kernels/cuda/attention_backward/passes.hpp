@@ -41,8 +41,7 @@ void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsO
     main(problem, shape, walk, scratch);
   }
   if (apart && problem.dq && shape.q_total > 0) dq(problem, shape, walk, scratch, has_main);
-  convert_sums(problem, shape, walk, scratch, tile.k, order, overlapped && has_main,
-               call.stream);
+  convert_sums(problem, shape, walk, scratch, tile.k, order, overlapped && has_main, call.stream);
 }
 
 }  // namespace tessera::cuda::attention_backward

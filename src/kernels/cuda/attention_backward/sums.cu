@@ -36,16 +36,17 @@ __device__ void convert_dq(const Conversion& c, const BackwardWalk& walk, bool s
     float sums[2][2 * kGroups] = {};
     for (int i = 0; i < c.count; ++i) {
       const std::int64_t slot = place.slot + i * blocks_of_heads(walk);
-      if (c.turns && __ldcg(c.turns + slot * c.turns_per_block) == 0) continue;  // nothing has been added
+      if (c.turns && __ldcg(c.turns + slot * c.turns_per_block) == 0)
+        continue;  // nothing has been added
       const float* const block = c.sums + slot * planning::kQueriesPerBlock * c.width;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         const float* const from =
             block + planning::sum_index(c.order, row_set * kRows, (first + g) * kEight);
-        const float4 of = by_lane ? __ldcg(reinterpret_cast<const float4*>(from) + lane)
-                                  : float4{__ldcg(from + lane), __ldcg(from + kLanes + lane),
-                                           __ldcg(from + 2 * kLanes + lane),
-                                           __ldcg(from + 3 * kLanes + lane)};
+        const float4 of =
+            by_lane ? __ldcg(reinterpret_cast<const float4*>(from) + lane)
+                    : float4{__ldcg(from + lane), __ldcg(from + kLanes + lane),
+                             __ldcg(from + 2 * kLanes + lane), __ldcg(from + 3 * kLanes + lane)};
         sums[0][2 * g] += of.x, sums[0][2 * g + 1] += of.y;
         sums[1][2 * g] += of.z, sums[1][2 * g + 1] += of.w;
       }
@@ -95,8 +96,7 @@ __device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, st
   for (int share = 0; share < shares; ++share, from += g.sums.head) {
     const float4 low = __ldcg(reinterpret_cast<const float4*>(from));
     const float4 high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
-    const float of_share[kEight] = {low.x,  low.y,  low.z,  low.w,
-                                    high.x, high.y, high.z, high.w};
+    const float of_share[kEight] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
     for (int i = 0; i < kEight; ++i) sum[i] += of_share[i];
   }
@@ -177,8 +177,8 @@ void convert_sums(const AttentionBackwardProblem& problem, const planning::Atten
   const unsigned of_dq = has_dq ? static_cast<unsigned>(blocks_of_heads(walk)) : 0;
   const unsigned of_dk = blocks_of(dk), blocks = of_dq + of_dk + blocks_of(dv);
   if (blocks == 0) return;
-  // Of more thread blocks most begin when the main kernel has ended. Blocks of packed queries may be
-  // looked for only once (place_of_block).
+  // Of more thread blocks most begin when the main kernel has ended. Blocks of packed queries may
+  // be looked for only once (place_of_block).
   constexpr unsigned kWaiting = 256;
   const bool rehearses = overlapped && blocks <= kWaiting && !walk.queries.packed;
   Kernel<convert_sums_kernel>::launch({.name = "convert_sums_kernel",

@@ -15,8 +15,8 @@
 namespace tessera::cuda::sm90::attention_backward {
 
 /// Fills in the arguments of the kernel that computes dQ alone and launches it, after the kernel
-/// that composes the mask if its tiles need one. If it directly follows the main kernel, the two may
-/// run at the same time: where both leave SMs idle, and while the first ends.
+/// that composes the mask if its tiles need one. If it directly follows the main kernel, the two
+/// may run at the same time: where both leave SMs idle, and while the first ends.
 template <class T>
 void launch_dq(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
                const planning::BackwardWalk& walk, const BackwardScratch& scratch,

@@ -16,8 +16,8 @@ namespace {
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
-// The last additions to dQ take this much longer than the rest of a tile. Two kernels take the launch
-// of another one, but without shares need not convert any sums.
+// The last additions to dQ take this much longer than the rest of a tile. Two kernels take the
+// launch of another one, but without shares need not convert any sums.
 constexpr double kDqSeconds = 2e-6, kLaunchSeconds = 1.5e-6, kLaunchSecondsOfShares = 3e-6;
 // Of kTflopsOfOneSm: steps of two blocks of queries, without a block mask and with one; two kernels
 // (seven products instead of five); lists whose sums of dQ have an order; lists of 64 rows each
