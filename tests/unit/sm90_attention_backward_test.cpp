@@ -292,6 +292,16 @@ TEST(Sm90AttentionBackward, FewTilesGoByTwoKernelsBesideEachOther) {
   // Under a causal mask SMs become free one after the other, so that dQ begins sooner.
   EXPECT_FALSE(has_two(2048, false));
   EXPECT_TRUE(has_two(2048, true));
+  // Queries that see no key do not make a tile longer, so few keys of many queries need no more
+  // shares under a causal mask, where only the last queries see them.
+  const auto shares_of_few_keys = [](bool causal) {
+    AttentionBackwardProblem p = problem_of({.batch = 1, .length = 8192, .kv_heads = 8});
+    p.forward.k = p.forward.v = p.dk = p.dv = tensor(nullptr, DType::bf16, {1, 128, 8, 128});
+    p.forward.causal = causal;
+    return on_h100(p, kTwoKernels).planned->layout.get<BackwardLayout>().tile_shares.count();
+  };
+  EXPECT_GT(shares_of_few_keys(false), 8);
+  EXPECT_LE(shares_of_few_keys(true), 2);
   // 64 key tiles and 64 tiles of queries fill 132 SMs, so that key tiles have no shares; 32 and 32
   // do not.
   const auto shares = [&](std::int64_t length) {
