@@ -14,9 +14,9 @@
 // The gradients of a block of queries are added up in the order of key tiles. Key tiles are handed
 // out in that order, so a thread block waits only for thread blocks that have begun before it.
 // Where all tiles see all blocks, each may begin at a block of its own and go around (`rotates`);
-// what it adds to the blocks before its first one goes to sums of their own. Where tiles are few,
-// each is visited in several shares, which divide the heads of the group and then the blocks of
-// queries.
+// what it adds to the blocks before its first one goes to sums of their own. Where few queries meet
+// many keys, every n-th tile adds to the same sums (`chains`). Where tiles are few, each is visited
+// in several shares, which divide the heads of the group and then the blocks of queries.
 namespace tessera::planning {
 
 /// How rows of sequences are cut into blocks of `rows`, numbered through all sequences. Packed
@@ -73,6 +73,9 @@ struct BackwardWalk {
   BlockEdges edges;         // of a block mask
   // Of what is above.
   Divisor by_heads, by_shares, by_tile_shares, by_block_shares, by_section, by_section_tiles;
+  // Sums of a block of queries, a power of two: a tile adds to the same ones as the tile so many
+  // before it. With a block mask, 1.
+  int chains = 1;
 
   /// Sets the divisors.
   constexpr void set_divisors() {
@@ -139,10 +142,10 @@ struct KeyTileJob {
   TESSERA_HD constexpr std::int32_t last_tile_of(int block) const {
     return (by_query.end_of(end_query(block) - 1) - 1) / kKeysPerTile;
   }
-  /// Whether the block visits a tile that is handed out before this one.
-  TESSERA_HD constexpr bool has_earlier(int block) const {
-    if (!ascends) return tile > first_tile_of(block);
-    return tile < last_tile_of(block) && (block < start_block || block >= next_start);
+  /// Whether the block visits a tile of the same chain that is handed out before this one.
+  TESSERA_HD constexpr bool has_earlier(int block, int chains) const {
+    if (!ascends) return tile - chains >= first_tile_of(block);
+    return tile + chains <= last_tile_of(block) && (block < start_block || block >= next_start);
   }
   /// The step that is visited as number `i`, of steps of `blocks` blocks.
   TESSERA_HD constexpr std::int32_t step_at(int i, int blocks) const {
@@ -230,7 +233,7 @@ struct BackwardStep {
   std::int32_t turn;
   std::int32_t
       bits[2];        // element masks of the two halves of the tile's keys, or kAllSeen, kNoneSeen
-  std::int32_t sums;  // which sums of dQ are added to: `head`, or behind those of all heads
+  std::int32_t sums;  // which sums of dQ of a chain: `head`, or behind those of all heads
   std::uint64_t seeing;  // queries that see some key; the others are never read
   bool masked;           // some pair is hidden, or some query or key does not exist
   bool ragged;           // some query that has been loaded sees no key
@@ -241,7 +244,7 @@ TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const 
                                                 bool keeps_all_keys, int head, int block) {
   BackwardStep step{head, block, 0, {kAllSeen, kAllSeen}, head, 0, false, false};
   if (walk.rotates && block < job.start_block) step.sums += walk.heads;
-  step.turn = job.has_earlier(block) ? job.rank : 0;
+  step.turn = job.has_earlier(block, walk.chains) ? job.rank + 1 - walk.chains : 0;
   step.seeing = job.seeing(block, walk.queries.packed);
   bool whole = true;
   if (walk.edges) {
@@ -259,6 +262,12 @@ TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const 
   step.masked = !whole || !keeps_all_keys || !job.sees_all(block);
   step.ragged = step.seeing != ~std::uint64_t{0};
   return step;
+}
+
+/// Which sums of dQ a step adds to: those of its head, or behind those of all heads.
+TESSERA_HD constexpr std::int32_t sums_of(const BackwardWalk& walk, const KeyTileJob& job,
+                                          const BackwardStep& step) {
+  return step.sums + (job.rank & (walk.chains - 1)) * walk.heads;
 }
 
 /// A block that is part of a step for the sake of another: nothing of it is seen.

@@ -124,6 +124,18 @@ TEST_P(GpuAttentionBackward, LongSequencesMatchTheOracle) {
   });
 }
 
+/// Tiles of few queries add to several sums in turns.
+TEST_P(GpuAttentionBackward, FewQueriesOfManyKeysMatchTheOracle) {
+  all_match(8, [](AttentionOptions& o) {
+    plain(o);
+    o.positions = Presence::maybe;
+    o.max_queries = 100;
+    o.longest = 2500;
+    o.largest_batch = 2;
+    o.dims = {64, 96, 128, 256};
+  });
+}
+
 /// Thread blocks with half of a key tile: last halves without keys, and one key.
 TEST_P(GpuAttentionBackward, WideHeadsMatchTheOracle) {
   for (const std::int64_t longest : {64, 65, 129, 500})
@@ -302,19 +314,20 @@ TEST_P(GpuAttentionBackward, WideResultsMatchTheOracle) {
 class LargeProblem {
  public:
   LargeProblem(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t kv_heads,
-               std::int64_t dim, bool causal) {
+               std::int64_t dim, bool causal, std::int64_t kv_length = 0) {
+    if (kv_length == 0) kv_length = length;
     AttentionProblem& f = problem.forward;
     f.q = make({batch, length, heads, dim}, true);
-    f.k = make({batch, length, kv_heads, dim}, true);
-    f.v = make({batch, length, kv_heads, dim}, true);
+    f.k = make({batch, kv_length, kv_heads, dim}, true);
+    f.v = make({batch, kv_length, kv_heads, dim}, true);
     f.out = make({batch, length, heads, dim}, false);
     f.lse = tensor(room(4 * batch * heads * length), DType::f32, {batch, heads, length}, kDevice);
     f.causal = causal;
     attention(f, gpu_test::on_backend());
     problem.dout = make({batch, length, heads, dim}, true);
     problem.dq = make({batch, length, heads, dim}, false);
-    problem.dk = make({batch, length, kv_heads, dim}, false);
-    problem.dv = make({batch, length, kv_heads, dim}, false);
+    problem.dk = make({batch, kv_length, kv_heads, dim}, false);
+    problem.dv = make({batch, kv_length, kv_heads, dim}, false);
   }
 
   std::vector<std::byte> gradients() const {
@@ -419,6 +432,25 @@ TEST_P(GpuAttentionBackward, MoreKeyTilesThanSmsOfOneHead) {
       const std::vector<std::byte> first = large.gradients();
       attention_backward(large.problem, gpu_test::on_backend());
       ASSERT_EQ(large.gradients(), first);
+    }
+}
+
+/// Few queries: key tiles add to several sums in turns, which the last kernel adds up in order.
+TEST_P(GpuAttentionBackward, FewQueriesOfManyKeysHaveTheSameBits) {
+  for (const std::int64_t dim : {64, 128, 256})
+    for (const bool causal : {false, true}) {
+      LargeProblem large(1, 150, 4, 2, dim, causal, 20000);
+      std::vector<std::byte> first;
+      for (const int row : backward_rows()) {
+        if (gpu_test::row_at(row).tile.k != dim || !gpu_test::takes(row, large.problem)) continue;
+        gpu_test::run_by(row, large.problem);
+        first = large.gradients();
+        for (int i = 0; i < 10; ++i) {
+          gpu_test::run_by(row, large.problem);
+          ASSERT_EQ(large.gradients(), first) << gpu_test::name_of(row) << ", causal " << causal;
+        }
+      }
+      ASSERT_FALSE(first.empty());
     }
 }
 

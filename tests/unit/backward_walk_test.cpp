@@ -32,7 +32,9 @@ class Emulation {
     AttentionBackwardShape shape{p.shape};
     const TileOrder order{static_cast<double>(concurrent_tiles), 1.5, concurrent_tiles % 2 == 1};
     layout_ = backward_layout(shape, 1, tile_shares, order);
+    layout_.chains = 1;
     layout_.rotates = concurrent_tiles % 2 == 1 && may_rotate(shape, layout_);
+    if (!layout_.edges && !layout_.rotates) layout_.chains = 1 << concurrent_tiles / 2 % 4;
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
     EXPECT_LE(static_cast<double>(sizes.used()), edge_bytes(layout_.edges) + 9 * 128);
@@ -151,7 +153,7 @@ class Emulation {
 
   void run_step(const KeyTileJob& job, const std::uint64_t (&kept)[2], const BackwardStep& step) {
     const std::int64_t b = job.batch, h = step.head;
-    const int slot = step.sums * walk_.query_blocks + job.query_slot + step.block;
+    const int slot = sums_of(walk_, job, step) * walk_.query_blocks + job.query_slot + step.block;
     ASSERT_LT(job.query_slot + step.block, walk_.query_blocks);
     // A thread block waits for the one that visits the block before it, and for no other.
     ASSERT_EQ(turns_[slot], step.turn) << "tile " << job.tile << ", block " << step.block;

@@ -17,10 +17,13 @@ using planning::Piece;
 using planning::TilePlace;
 
 /// What TileCursor::take needs besides the walk: this CTA's index, the tile counter, the order of
-/// tiles.
+/// tiles. `kWaits`: earlier grids may still run.
+template <bool kWaits>
 struct TileSource {
   __device__ int block() const { return static_cast<int>(blockIdx.x); }
-  __device__ void wait() const { wait_for_grid_before(); }
+  __device__ void wait() const {
+    if (kWaits) wait_for_grid_before();
+  }
   __device__ int count(const Walk& walk, int limit, bool begun) const {
     return count_up(walk.next_tile, walk.tag, limit, begun);
   }
@@ -38,9 +41,10 @@ struct TileCursor : planning::TileCursor {
 
   /// Writes the descriptor of the next tile that has queries (one lane writes); false after the
   /// last tile. The tile is taken only now, since another CTA may be free earlier.
+  template <bool kWaits = true>
   __device__ bool next(const Walk& walk, TileDescriptor& descriptor, int lane) {
     while (true) {
-      if (lane == 0) number = take(walk, TileSource{}, descriptor.share);
+      if (lane == 0) number = take(walk, TileSource<kWaits>{}, descriptor.share);
       __syncwarp();
       if (number < 0) return false;
       write(walk, number, descriptor, lane);

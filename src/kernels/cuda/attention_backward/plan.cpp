@@ -13,7 +13,7 @@ namespace {
 
 // Estimates until they are measured.
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
-constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, written and read
+constexpr double kShareBytes = 3e12;  // per second, of sums of shares, written and read
 constexpr std::int64_t kMaxBlockShares = 16;
 // Key tiles that begin with the same block may wait for each other for this share of the time.
 constexpr double kMaxWaits = 0.04;
@@ -22,6 +22,9 @@ constexpr double kMaxShareOfTime = 0.97;
 // Shares of key tiles follow each other by this fraction of the lag, as measured on an H200:
 // counted in full, calls of few heads got too few shares and took 10 to 20% longer.
 constexpr double kLagOfShares = 0.5;
+// Sums that tiles of few queries add to in turns: at most so many, of so many bytes.
+constexpr int kMaxChains = 16;
+constexpr double kChainBytes = 1 << 30;
 
 /// Whether all key tiles visit all queries.
 bool visits_all(const AttentionBackwardShape& s) {
@@ -40,13 +43,23 @@ bool ends_early(const AttentionBackwardShape& s) {
   return s.window_right >= 0 && s.window_left < 0 && !s.masked;
 }
 
+/// Blocks of queries that a share of a key tile visits, the mean.
+double blocks_of_tile(const AttentionBackwardShape& s, double tiles) {
+  const double flops = 2.0 * kQueriesPerBlock * kKeysPerTile * real(3 * s.dim + 2 * s.dim_v);
+  return work_of(AnyShape(s)).flops / std::max(flops * tiles, 1.0);
+}
+
+/// Whether sections may ascend and descend in turns: shares that divide blocks are in one section.
+bool may_alternate(const AttentionBackwardShape& s, bool in_order, const TileShares& tile_shares) {
+  return in_order && ends_early(s) && s.kv_layout != KvLayout::packed && tile_shares.blocks == 1;
+}
+
 /// Of KV heads whose key tiles are handed out in turns, how many keep waits below kMaxWaits of the
 /// time: of tiles that begin with the same block each follows the one before it.
 double heads_for_few_waits(const AttentionBackwardShape& s, const TileOrder& order) {
   if (s.window_left >= 0 || s.masked || (order.may_rotate && !ends_early(s))) return 1;
   const std::int64_t keys = ends_early(s) ? s.kv_length - s.q_length : s.kv_length;
-  const double flops = 2.0 * kQueriesPerBlock * kKeysPerTile * real(3 * s.dim + 2 * s.dim_v);
-  const double blocks = work_of(AnyShape(s)).flops / std::max(flops, 1.0);         // of all tiles
+  const double blocks = blocks_of_tile(s, 1);                                      // of all tiles
   const double tiles = kMaxWaits * blocks / (order.concurrent_tiles * order.lag);  // of a head
   return real(keys) / kKeysPerTile <= tiles ? 1 : order.concurrent_tiles / std::max(tiles, 1e-3);
 }
@@ -64,18 +77,51 @@ double heads_in_turns(const AttentionBackwardShape& s, bool in_order, const Tile
   return std::clamp(order.concurrent_tiles / tiles, 1.0, 16.0);
 }
 
-/// KV heads of all sequences per section, where sections ascend and descend in turns: `wanted` or
-/// more, so that the number of sections is even and the last one as full as possible.
-std::int64_t even_section(std::int64_t heads, double wanted) {
-  const std::int64_t half = ceil_div(heads, 2);
-  const auto least = static_cast<std::int64_t>(std::max(std::ceil(0.95 * wanted), 1.0));
-  std::int64_t best = half;
-  double fullest = 0;
-  for (std::int64_t section = least; section < std::min(2 * least, half) && fullest < 1;
-       ++section) {
-    const std::int64_t sections = ceil_div(heads, section);
-    const double last = real(heads - (sections - 1) * section) / real(section);
-    if (sections % 2 == 0 && last > fullest) fullest = last, best = section;
+/// Shares whose tiles have to be in turns so that the additions to a block, one after the other,
+/// take no longer than the walks of all tiles.
+double heads_for_additions(const AttentionBackwardShape& s, double shares, const TileOrder& order) {
+  const double tiles = real(ceil_div(s.kv_length, kKeysPerTile)) * shares;
+  return std::min(order.concurrent_tiles, tiles) * kLagOfShares * order.lag /
+         std::max(blocks_of_tile(s, tiles) + order.tile_blocks, 1e-3);
+}
+
+/// Bytes of Q, dO and sums of dQ of the heads that a share visits at about the same time. Causal
+/// tiles, which differ in length, drift apart by the heads of a group.
+double bytes_in_turn(const AttentionBackwardShape& s, double group) {
+  const double heads = 1 + (group - 1) * (ends_early(s) ? 0.6 : 0.1);
+  return heads * real(s.q_length) *
+         (real(s.dim + s.dim_v) * real(size_of(s.dtype)) + real(s.dim) * sizeof(float));
+}
+
+struct Section {
+  std::int64_t shares = 1;
+  double slowdown = 1;
+};
+
+/// Shares per section, where sections ascend and descend in turns: `least` or more. Fitted to 60
+/// choices for ten shapes on an H200: sections of fewer tiles than SMs wait, what L2 does not hold
+/// is slower, and an odd number of sections or a narrow last one leaves SMs idle.
+Section alternating_section(const AttentionBackwardShape& s, std::int64_t shares, double group,
+                            double least, const TileOrder& order) {
+  const double tiles = real(std::max<std::int64_t>(ceil_div(s.kv_length, kKeysPerTile), 1));
+  const std::int64_t half = ceil_div(shares, 2);
+  const double concurrent = std::min(order.concurrent_tiles, real(half) * tiles);
+  const double all_rounds = real(shares) * tiles / order.concurrent_tiles;
+  const auto first = static_cast<std::int64_t>(std::ceil(0.95 * least));
+  const auto enough = static_cast<std::int64_t>(2 * std::ceil(order.concurrent_tiles / tiles));
+  Section best{half, INFINITY};
+  for (std::int64_t section = std::clamp<std::int64_t>(first, 1, half);
+       section <= std::min(half, std::max(first, enough) * 2); ++section) {
+    const double rounds = real(section) * tiles / (0.95 * concurrent);
+    const double waits = std::max(std::pow(rounds, -0.7), 1.0);
+    const double bytes = real(section) * bytes_in_turn(s, group);
+    const double beyond =
+        order.cache_bytes > 0 ? std::clamp((bytes / order.cache_bytes - 0.8) / 1.6, 0.0, 1.0) : 0;
+    const std::int64_t sections = ceil_div(shares, section);
+    const double last = real(shares - (sections - 1) * section) / real(section);
+    const double idle = all_rounds > 1 ? 0.5 * (sections % 2 == 0 ? 1 - last : 1) / all_rounds : 0;
+    const double slowdown = waits * (1 + 0.5 * beyond) * (1 + idle);
+    if (slowdown < 0.999 * best.slowdown) best = {section, slowdown};
   }
   return best;
 }
@@ -87,24 +133,67 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_s
          sizeof(float);
 }
 
-/// Sets the shares whose tiles are handed out in turns, and whether sections of them alternate. A
-/// block of queries may be in another share of the next tile, so all shares of a head that divide
-/// blocks are in one section: no tile waits for one that is handed out after it.
+/// Shares whose tiles are handed out in turns, where sections do not alternate. `additions`: see
+/// heads_for_additions; 0: tiles of a head follow each other closely, or in any order.
+double shares_in_turns(const AttentionBackwardShape& s, const TileOrder& order, double group,
+                       bool in_order, double additions) {
+  const double shares = heads_in_turns(s, in_order, order);
+  if (additions <= 0 || order.cache_bytes <= 0) return shares;
+  // As many as fill half of L2 wait less; where they are long, a few more do as well.
+  const double in_cache = 0.6 * order.cache_bytes / std::max(bytes_in_turn(s, group), 1.0);
+  return std::max(
+      {shares, std::min(4.0, 2.4 * in_cache), 2 * additions, std::min(8 * additions, in_cache)});
+}
+
+/// Sums of a block of queries that tiles add to in turns, where all shares, `shares`, are in turns
+/// and few.
+int chains_of(const AttentionBackwardShape& s, const TileOrder& order, double shares,
+              double additions, const BackwardLayout& layout) {
+  const double tiles = real(ceil_div(s.kv_length, kKeysPerTile));
+  // Tiles that begin at blocks of their own wait less, where a head has as many blocks.
+  const bool apart = order.may_rotate && visits_all(s) && layout.tile_shares.count() == 1 &&
+                     real(ceil_div(s.q_length, kQueriesPerBlock)) >= tiles;
+  if (shares >= (apart ? 1 : 2) * additions) return 1;
+  const double sums =
+      real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock * real(s.dim) * sizeof(float);
+  const double most = std::min({real(kMaxChains), tiles, kChainBytes / std::max(sums, 1.0)});
+  int chains = 1;
+  while (chains * shares < 2 * additions && 2 * chains <= most) chains *= 2;
+  return chains;
+}
+
+/// Sets the shares whose tiles are handed out in turns, whether sections of them alternate, and how
+/// many sums of a block they add to. A block of queries may be in another share of the next tile,
+/// so all shares of a head that divide blocks are in one section: no tile waits for one that is
+/// handed out after it.
 void set_sections(const AttentionBackwardShape& s, std::int64_t shares, const TileOrder& order,
                   BackwardLayout& layout) {
   const std::int64_t all = s.batch * shares, blocks = layout.tile_shares.blocks;
   const bool in_order = layout.turns > 0;
-  layout.section = s.kv_layout == KvLayout::packed ? shares : all;
-  if (s.kv_layout == KvLayout::packed || (in_order && layout.tile_shares.count() > 1)) return;
+  const double group = real(s.heads / s.kv_heads / layout.tile_shares.heads);
   const double least = in_order ? heads_for_few_waits(s, order) : 1;
-  const double heads = std::max(heads_in_turns(s, in_order, order), least);
-  if (in_order && ends_early(s)) {
-    layout.alternates = 2 * least <= real(all);
-    if (layout.alternates) layout.section = even_section(all, std::min(heads, real(all) / 2));
-  } else if (heads < real(all)) {
-    layout.section = std::max<std::int64_t>(static_cast<std::int64_t>(heads) / blocks, 1) * blocks;
+  if (may_alternate(s, in_order, layout.tile_shares) && 2 * least <= real(all)) {
+    const Section section = alternating_section(s, all, group, least, order);
+    layout.alternates = true;
+    layout.section = section.shares, layout.slowdown = section.slowdown;
+    return;
   }
+  const bool follow = s.window_left >= 0 || s.masked || is_packed(s);
+  const double additions = in_order && !follow ? heads_for_additions(s, real(all), order) : 0;
+  layout.section = s.kv_layout == KvLayout::packed ? shares : all;
+  if (s.kv_layout != KvLayout::packed && !(in_order && (blocks > 1 || ends_early(s)))) {
+    const double wanted = std::max(shares_in_turns(s, order, group, in_order, additions), least);
+    if (wanted < real(all))
+      layout.section =
+          std::max<std::int64_t>(static_cast<std::int64_t>(wanted) / blocks, 1) * blocks;
+  }
+  if (additions <= 0) return;
+  if (layout.section == all) layout.chains = chains_of(s, order, real(all), additions, layout);
+  layout.slowdown = std::max(additions / (real(layout.section) * layout.chains), 1.0);
 }
+
+/// Sums of dQ of a block of queries.
+int sums_of(const BackwardLayout& layout) { return layout.rotates ? 2 : layout.chains; }
 
 RowBlocks key_tiles(const AttentionBackwardShape& s) {
   return RowBlocks::of(kKeysPerTile, s.kv_layout == KvLayout::packed, s.kv_length);
@@ -121,7 +210,9 @@ ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs
   ChosenShares best;
   if (s.kv_heads == 0 || s.batch == 0) return best;
   const double tiles = real(key_tiles_of(s));
-  if (tiles < 1 || tiles > 4 * costs.concurrent_tiles) return best;
+  const bool many = tiles > 4 * costs.concurrent_tiles;
+  const std::int64_t group = s.heads / s.kv_heads;
+  if (tiles < 1 || (many && (group == 1 || !may_alternate(s, in_order, {})))) return best;
   double least = INFINITY;
   const double of_head = real(key_tiles(s).count(static_cast<int>(s.kv_length)));
   const double of_tile =  // blocks of queries, of all heads of a group
@@ -136,19 +227,26 @@ ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs
     return kLagOfShares * (together - 1) * order.lag * costs.seconds /
            std::max(tiles * of_tile, 1.0);
   };
+  const double passes = many ? 1 : 2;  // of many tiles, sums are written while others multiply
   const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
     const TileShares tile_shares{static_cast<int>(heads), static_cast<int>(blocks)};
     const double all = tiles * tile_shares.count();
     const bool waits = may_wait && (tile_shares.count() > 1 || !starts_apart);
     const double waiting = waits ? waits_of(all) : 0;
-    const double rounds = std::ceil(all / costs.concurrent_tiles), mean = costs.seconds / all;
+    double rounds = std::ceil(all / costs.concurrent_tiles), mean = costs.seconds / all;
+    if (may_alternate(s, in_order, tile_shares)) {
+      // Tiles of different lengths. With fewer heads each, more of what they load stays in L2.
+      rounds = std::max(all / costs.concurrent_tiles, 1.0);
+      mean *= alternating_section(s, s.batch * s.kv_heads * heads, real(group / heads), 1, order)
+                  .slowdown;
+    }
     const double seconds = rounds * costs.tile_seconds + std::max(rounds, costs.imbalance) * mean +
-                           waiting + 2 * bytes_of_shares(s, tile_shares) / kShareBytes;
+                           waiting + passes * bytes_of_shares(s, tile_shares) / kShareBytes;
     if (seconds < kMaxShareOfTime * least) least = seconds, best = {tile_shares, waiting};
   };
-  const std::int64_t group = s.heads / s.kv_heads;
   for (std::int64_t heads = 1; heads <= group; ++heads)
     if (group % heads == 0) consider(heads, 1);
+  if (many) return best;
   const std::int64_t blocks = ceil_div(ceil_div(s.q_total, s.batch), kQueriesPerBlock);
   for (std::int64_t shares = 2; shares <= std::min(blocks, kMaxBlockShares); ++shares)
     consider(group, shares);
@@ -172,7 +270,8 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
 }
 
 bool may_rotate(const AttentionBackwardShape& s, const BackwardLayout& layout) {
-  return layout.turns > 0 && visits_all(s) && !is_packed(s) && layout.tile_shares.count() == 1;
+  return layout.turns > 0 && visits_all(s) && !is_packed(s) && layout.chains == 1 &&
+         layout.tile_shares.count() == 1;
 }
 
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
@@ -193,6 +292,8 @@ std::string describe_backward(const BackwardLayout& layout) {
     text += ", dq in a kernel of its own" + describe_layout(layout.dq);
   else if (layout.turns == 0)
     text += ", sums of dq in any order";
+  if (layout.chains > 1)
+    text += ", " + std::to_string(layout.chains) + " sums of dq that tiles add to in turns";
   if (layout.copies_dout) text += ", dout copied to rows that TMA can read";
   if (layout.edges)
     text += ", blocks composed into " + std::to_string(kQueriesPerBlock) + " x " +
@@ -222,8 +323,7 @@ double sums_bytes(const AttentionBackwardShape& s, const BackwardLayout& layout,
 double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
-  const double sums =
-      tile.dq_queries > 0 ? 0 : sums_bytes(s, layout, tile) * (layout.rotates ? 2 : 1);
+  const double sums = tile.dq_queries > 0 ? 0 : sums_bytes(s, layout, tile) * sums_of(layout);
   return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.tile_shares))) /
          (device.memory_tbs * 1e12);
 }
@@ -244,6 +344,7 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
   walk.alternates = layout.alternates;
   walk.rotates = layout.rotates;
   walk.query_blocks = static_cast<int>(layout.query_blocks);
+  walk.chains = layout.chains;
   walk.edges = edges;
   walk.set_divisors();
   return walk;
@@ -259,7 +360,7 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   if (tile.dq_queries > 0) {
     scratch.dq_walk = carve_attention_scratch(carver, tile, layout.dq);
   } else {
-    scratch.sums = layout.rotates ? 2 : 1;
+    scratch.sums = sums_of(layout);
     const Size all = blocks * scratch.sums;
     scratch.dq = carver.add<float>(all * kQueriesPerBlock * tile.k);
     scratch.turns_per_block = layout.turns;

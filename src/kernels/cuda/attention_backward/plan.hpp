@@ -23,6 +23,8 @@ struct BackwardLayout {
   double waits = 0;               // seconds for which shares wait for each other
   bool alternates = false;        // every other section ascends
   bool rotates = false;  // tiles begin at blocks of their own; there are sums for both parts
+  int chains = 1;        // sums of dQ that tiles add to in turns, where they do not rotate
+  double slowdown = 1;   // by waits of tiles for each other, and by what L2 does not hold
   // Turn counters per block of queries; 0: the main kernel adds dQ in any order, or does not add
   // it.
   int turns = 1;
@@ -47,6 +49,8 @@ struct TileOrder {
   double concurrent_tiles = 1;
   double lag = 1;           // blocks of queries by which a tile follows the one before it
   bool may_rotate = false;  // whether the family lets tiles begin at blocks of their own
+  double tile_blocks = 0;   // what a tile costs besides its steps, in blocks of queries
+  double cache_bytes = 0;   // L2; 0: not known
 };
 
 struct ChosenShares {

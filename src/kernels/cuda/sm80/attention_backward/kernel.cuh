@@ -87,11 +87,12 @@ class ThreadBlock {
   __device__ __forceinline__ const BackwardStep& descriptor_of(int step) const {
     return shared_.steps[step % planning::kBackwardSteps];
   }
-  /// The number of a step's block of queries, of all heads.
+  /// The number of a step's block of queries, of all sums of all heads.
   __device__ __forceinline__ std::int64_t block_of(int step) const {
     const BackwardStep& descriptor = descriptor_of(step);
-    return std::int64_t{descriptor.head} * args_.walk.query_blocks + shared_.taken.job.query_slot +
-           descriptor.block;
+    const KeyTileJob& job = shared_.taken.job;
+    return std::int64_t{sums_of(args_.walk, job, descriptor)} * args_.walk.query_blocks +
+           job.query_slot + descriptor.block;
   }
   __device__ __forceinline__ std::int32_t* counter_of(int step) const {
     return args_.scratch.turns + block_of(step);

@@ -75,12 +75,12 @@ struct AttentionBackward {
     TileOrder order;
     if (device.units > 0) {
       const double parts = key_parts(row.tile);
+      const double step = step_seconds(row.tile, 1, device);
       order = {real(device.units * backward_ctas_per_sm(row.tile, device)) / parts,
-               kLagSteps * parts};
-      costs = {
-          real(device.units) / parts,
-          steps_of(s, row.tile, work_of(AnyShape(s))) * step_seconds(row.tile, 1, device) / parts,
-          estimated_tile_seconds(1)};
+               kLagSteps * parts, false, estimated_tile_seconds(1) / step, real(device.l2_bytes)};
+      costs = {real(device.units) / parts,
+               steps_of(s, row.tile, work_of(AnyShape(s))) * step / parts,
+               estimated_tile_seconds(1)};
     }
     Layout at = backward_layout(s, 1, best_shares(s, costs, order, !s.any_order).shares, order);
     at.blocks = at.tiles * key_parts(row.tile);
@@ -98,7 +98,7 @@ struct AttentionBackward {
         std::clamp(std::ceil(blocks / device.units), 1.0, real(backward_ctas_per_sm(tile, device)));
     const double concurrent_blocks = std::min(real(device.units) * ctas, blocks);
     const double steps = steps_of(s, tile, work);
-    const double step = step_seconds(tile, ctas, device);
+    const double step = step_seconds(tile, ctas, device) * at.slowdown;
     // Thread blocks of one head add to the same sums one after the other, a step apart, unless
     // sections take turns.
     const double blocks_per_head = concurrent_blocks / real(std::max<std::int64_t>(at.section, 1));

@@ -26,7 +26,7 @@ class Scheduler {
       tile::wait(&shared_.tile_ring.empty[place], tile / T::kTileDescriptors % 2 ^ 1);
       TileDescriptor& descriptor = shared_.tiles[place];
       if (args_.walk.next_tile) wait_for_end_of_walk();
-      if (!shared_.cursor.next(args_.walk, descriptor, lane())) break;
+      if (!shared_.cursor.template next<T::kWaitsForGrids>(args_.walk, descriptor, lane())) break;
       if (waits) wait_for_grids_before(), waits = false;
       walk(descriptor);
     }

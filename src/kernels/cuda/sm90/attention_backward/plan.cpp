@@ -128,7 +128,11 @@ struct AttentionBackward {
     const double longest = apart || s.any_order ? imbalance(s, row.tile, work) : 1;
     const TileCosts costs{sms / parts, steps * (apart ? kShareOfMain : 1) / parts, kTileSeconds,
                           longest};
-    const TileOrder order{costs.concurrent_tiles, kLagSteps * blocks_of_step(row.tile), true};
+    const double block_flops =
+        2.0 * kQueriesPerBlock * row.tile.n * (3.0 * row.tile.k + 2.0 * row.tile.v);
+    const TileOrder order{costs.concurrent_tiles, kLagSteps * blocks_of_step(row.tile), true,
+                          kTileSeconds * kTflopsOfOneSm * 1e12 / block_flops,
+                          real(device.l2_bytes)};
     const ChosenShares chosen = best_shares(s, costs, order, !apart && !s.any_order);
     Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), chosen.shares, order);
     at.waits = chosen.waits;
@@ -146,7 +150,8 @@ struct AttentionBackward {
                         const DeviceFacts& device) {
     const Tile& tile = row.tile;
     const Work work = work_of(AnyShape(s));
-    const double steps = step_seconds(s, tile, work, device), longest = imbalance(s, tile, work);
+    const double steps = step_seconds(s, tile, work, device) * at.slowdown;
+    const double longest = imbalance(s, tile, work);
     const double blocks = real(at.tiles) * key_parts(tile);
     const double sms = std::max(real(device.units), 1.0);
     const double compute =

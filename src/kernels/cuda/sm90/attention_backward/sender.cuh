@@ -57,8 +57,9 @@ class Sender {
     const int columns = T::columns_at(static_cast<int>(part));
     const bool in_order = args_.scratch.turns != nullptr;
     const std::int32_t first_turn = descriptor.turn;
-    const std::int64_t block = descriptor.sums * std::int64_t{args_.walk.query_blocks} +
-                               taken.job.query_slot + descriptor.block;
+    const std::int64_t block =
+        sums_of(args_.walk, taken.job, descriptor) * std::int64_t{args_.walk.query_blocks} +
+        taken.job.query_slot + descriptor.block;
     std::int32_t* const turn = args_.scratch.turns + block * T::kColumnParts + columns;
     float* const to =
         args_.scratch.dq + block * (T::kBlock * T::kDim) + columns * (T::kBlock * T::kPart);
