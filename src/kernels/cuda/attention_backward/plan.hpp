@@ -41,22 +41,25 @@ struct TileCosts {
   double concurrent_tiles = 0;  // by the number of SMs
   double seconds = 0;           // of an SM for the steps of all tiles
   double tile_seconds = 0;      // besides its steps, per tile
-  double imbalance = 1;         // how much longer the longest tile is than the mean one
 };
 
 /// What decides in which order key tiles are handed out.
 struct TileOrder {
-  double concurrent_tiles = 1;
-  double lag = 1;           // blocks of queries by which a tile follows the one before it
-  bool may_rotate = false;  // whether the family lets tiles begin at blocks of their own
-  double tile_blocks = 0;   // what a tile costs besides its steps, in blocks of queries
-  double cache_bytes = 0;   // L2; 0: not known
+  double concurrent_tiles = 1;  // on all SMs
+  double lag = 1;               // blocks of queries by which a tile follows the one before it
+  bool may_rotate = false;      // whether the family lets tiles begin at blocks of their own
+  double tile_blocks = 0;       // what a tile costs besides its steps, in blocks of queries
+  double cache_bytes = 0;       // L2; 0: not known
 };
 
 struct ChosenShares {
   TileShares shares;
   double waits = 0;  // seconds
 };
+
+/// How much longer the longest tile is than the mean one: under a causal mask some see everything,
+/// twice the mean if there are as many queries as keys.
+double longest_tile(const AttentionBackwardShape& s);
 
 /// Key tiles of all KV heads, an upper bound where sequences are packed.
 std::int64_t key_tiles_of(const AttentionBackwardShape& s);

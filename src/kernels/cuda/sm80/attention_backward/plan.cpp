@@ -103,7 +103,9 @@ struct AttentionBackward {
     // sections take turns.
     const double blocks_per_head = concurrent_blocks / real(std::max<std::int64_t>(at.section, 1));
     const double waits = at.turns > 0 && !at.alternates ? std::max(blocks_per_head, 1.0) - 1 : 0;
-    const double compute = (steps / concurrent_blocks + waits) * step +
+    const double all_resident = real(device.units * backward_ctas_per_sm(tile, device));
+    const double longest = longest_tile(s) / std::max(blocks / all_resident, 1.0);
+    const double compute = (steps / concurrent_blocks * std::max(longest, 1.0) + waits) * step +
                            std::max(blocks / concurrent_blocks, 1.0) * estimated_tile_seconds(ctas);
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }

@@ -50,15 +50,6 @@ double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Wor
          step_factor(device);
 }
 
-/// How much longer the longest tile is than the mean one: under a causal mask some see everything,
-/// twice the mean if there are as many queries as keys.
-double imbalance(const AttentionBackwardShape& s, const Tile& tile, const Work& work) {
-  if (s.masked || s.window_left >= 0 || work.flops <= 0) return 1;
-  const double all = 2.0 * real(s.q_total) * real(s.kv_total) / std::max(real(s.batch), 1.0) *
-                     real(s.heads) * (3.0 * tile.k + 2.0 * tile.v);
-  return std::clamp(all / (work.flops * padding_of(s, tile)), 1.0, 2.0);
-}
-
 /// Of a kernel: seconds of one SM for the steps of all tiles, its tiles, and how much longer the
 /// longest one is.
 struct KernelWork {
@@ -124,10 +115,7 @@ struct AttentionBackward {
     // The kernel of dQ runs beside the main one if both have an SM for each tile.
     const double beside = real(device.units - dq.tiles), all = real(key_tiles_of(s)) * parts;
     const double sms = all <= beside ? beside : real(device.units);
-    // Of tiles that wait for each other, shares save less: they begin together.
-    const double longest = apart || s.any_order ? imbalance(s, row.tile, work) : 1;
-    const TileCosts costs{sms / parts, steps * (apart ? kShareOfMain : 1) / parts, kTileSeconds,
-                          longest};
+    const TileCosts costs{sms / parts, steps * (apart ? kShareOfMain : 1) / parts, kTileSeconds};
     const double block_flops =
         2.0 * kQueriesPerBlock * row.tile.n * (3.0 * row.tile.k + 2.0 * row.tile.v);
     const TileOrder order{costs.concurrent_tiles, kLagSteps * blocks_of_step(row.tile), true,
@@ -151,7 +139,7 @@ struct AttentionBackward {
     const Tile& tile = row.tile;
     const Work work = work_of(AnyShape(s));
     const double steps = step_seconds(s, tile, work, device) * at.slowdown;
-    const double longest = imbalance(s, tile, work);
+    const double longest = longest_tile(s);
     const double blocks = real(at.tiles) * key_parts(tile);
     const double sms = std::max(real(device.units), 1.0);
     const double compute =
