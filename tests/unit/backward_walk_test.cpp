@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "src/kernels/cuda/attention_backward/order.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/rows.hpp"
 #include "tests/unit/compose_rows.hpp"

@@ -36,44 +36,13 @@ struct BackwardLayout {
 /// Thread blocks per key tile: each has `n` of its keys.
 constexpr int key_parts(const Tile& tile) { return kKeysPerTile / tile.n; }
 
-/// What decides how many shares a key tile has.
-struct TileCosts {
-  double concurrent_tiles = 0;  // by the number of SMs
-  double seconds = 0;           // of an SM for the steps of all tiles
-  double tile_seconds = 0;      // besides its steps, per tile
-};
-
-/// What decides in which order key tiles are handed out.
-struct TileOrder {
-  double concurrent_tiles = 1;  // on all SMs
-  double lag = 1;               // blocks of queries by which a tile follows the one before it
-  bool may_rotate = false;      // whether the family lets tiles begin at blocks of their own
-  double tile_blocks = 0;       // what a tile costs besides its steps, in blocks of queries
-  double cache_bytes = 0;       // L2; 0: not known
-};
-
-struct ChosenShares {
-  TileShares shares;
-  double waits = 0;  // seconds
-};
-
-/// How much longer the longest tile is than the mean one: under a causal mask some see everything,
-/// twice the mean if there are as many queries as keys.
-double longest_tile(const AttentionBackwardShape& s);
-
 /// Key tiles of all KV heads, an upper bound where sequences are packed.
 std::int64_t key_tiles_of(const AttentionBackwardShape& s);
 
-/// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
-ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs,
-                         const TileOrder& order, bool in_order);
-
+struct TileOrder;  // order.hpp
 /// `turns`: turn counters per block of queries, where sums of dQ have an order; 0: there are none.
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares,
                                const TileOrder& order);
-
-/// Whether all key tiles see all blocks of queries, so that each may begin at a block of its own.
-bool may_rotate(const AttentionBackwardShape& s, const BackwardLayout& layout);
 
 /// Bytes of the sums of dQ, where the main kernel adds them up.
 double sums_bytes(const AttentionBackwardShape& s, const BackwardLayout& layout, const Tile& tile);

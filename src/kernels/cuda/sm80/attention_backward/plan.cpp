@@ -6,6 +6,7 @@
 
 #include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/attention/refuse.hpp"
+#include "src/kernels/cuda/attention_backward/order.hpp"
 #include "src/kernels/cuda/sm80/attention_backward/rows.hpp"
 #include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"

@@ -6,6 +6,7 @@
 
 #include "src/kernels/cuda/attention/cost.hpp"
 #include "src/kernels/cuda/attention/refuse.hpp"
+#include "src/kernels/cuda/attention_backward/order.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/rows.hpp"
 #include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
