@@ -15,8 +15,8 @@
 // out in that order, so a thread block waits only for thread blocks that have begun before it.
 // Where all tiles see all blocks, each may begin at a block of its own and go around (`rotates`);
 // what it adds to the blocks before its first one goes to sums of their own. Where few queries meet
-// many keys, every n-th tile adds to the same sums (`chains`). Where tiles are few, each is visited
-// in several shares, which divide the heads of the group and then the blocks of queries.
+// many keys, every n-th tile adds to the same sums (`chains`). Where tiles are few or wait, each is
+// visited in several shares, which divide the heads of the group and then the blocks of queries.
 namespace tessera::planning {
 
 /// How rows of sequences are cut into blocks of `rows`, numbered through all sequences. Packed

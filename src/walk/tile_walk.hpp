@@ -156,7 +156,8 @@ struct TileCursor {
   /// Returns the number of the next tile and writes its KV share; returns -1 after the last one.
   /// `source` provides what depends on the thread block:
   ///   block()                    its index
-  ///   wait()                     waits for earlier grids; called before the first count
+  ///   wait()                     waits for earlier grids that use the counter or order tiles;
+  ///                              called before the first count
   ///   count(walk, limit, begun)  increments the counter of tiles and returns the previous count;
   ///                              `limit`: the final count of all blocks; `begun`: whether this
   ///                              block has counted before

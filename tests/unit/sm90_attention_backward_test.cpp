@@ -202,8 +202,8 @@ TEST(Sm90AttentionBackward, AdditionsOfFewQueriesDoNotWait) {
   EXPECT_EQ(layout_of(2, 8, 4096, 4096).chains, 1);
 }
 
-/// Causal: sections ascend and descend in turns, so their number is even; those that have fewer
-/// heads than the others leave SMs idle. Where keys outnumber queries, many tiles begin together,
+/// Causal: sections ascend and descend in turns. An odd number of them, or some with fewer heads
+/// than the others, leave SMs idle. Where keys outnumber queries, many tiles begin together,
 /// and follow each other: more heads have to be in turns.
 TEST(Sm90AttentionBackward, SectionsOfHeadsWaitLittle) {
   const auto layout_of = [](std::int64_t batch, std::int64_t kv_heads, std::int64_t q_length,

@@ -17,7 +17,7 @@ using planning::Piece;
 using planning::TilePlace;
 
 /// What TileCursor::take needs besides the walk: this CTA's index, the tile counter, the order of
-/// tiles. `kWaits`: earlier grids may still run.
+/// tiles. `kWaits`: an earlier grid that still runs may use the counter, or order the tiles.
 template <bool kWaits>
 struct TileSource {
   __device__ int block() const { return static_cast<int>(blockIdx.x); }

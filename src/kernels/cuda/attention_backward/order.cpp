@@ -18,9 +18,10 @@ constexpr double kMaxShareOfTime = 0.97;
 // Shares of key tiles follow each other by this fraction of the lag, as measured on an H200:
 // counted in full, calls of few heads got too few shares and took 10 to 20% longer.
 constexpr double kLagOfShares = 0.5;
-// Sums that tiles of few queries add to in turns: at most so many, of so many bytes.
+// Sums that tiles of few queries add to in turns: at most so many.
 constexpr int kMaxChains = 16;
-constexpr double kChainBytes = 1 << 30;
+// Of these, and of shares where tiles are many: at most so many bytes.
+constexpr double kMoreSumsBytes = 1 << 30;
 
 /// Whether all key tiles visit all queries.
 bool visits_all(const AttentionBackwardShape& s) {
@@ -81,11 +82,12 @@ double heads_for_additions(const AttentionBackwardShape& s, double shares, const
          std::max(blocks_of_tile(s, tiles) + order.tile_blocks, 1e-3);
 }
 
-/// Bytes of Q, dO and sums of dQ of the heads that a share visits at about the same time. Causal
-/// tiles, which differ in length, drift apart by the heads of a group.
-double bytes_in_turn(const AttentionBackwardShape& s, double group) {
+/// Bytes of Q, dO and sums of dQ that `tiles` tiles of a share visit at about the same time. Causal
+/// tiles, which differ in length, drift apart by the heads of a group. Of long sequences they are
+/// in a part of the queries, as they begin 128 queries apart.
+double bytes_in_turn(const AttentionBackwardShape& s, double group, double tiles) {
   const double heads = 1 + (group - 1) * (ends_early(s) ? 0.6 : 0.1);
-  return heads * real(s.q_length) *
+  return heads * std::min(real(s.q_length), 1.5 * kKeysPerTile * std::max(tiles, 1.0)) *
          (real(s.dim + s.dim_v) * real(size_of(s.dtype)) + real(s.dim) * sizeof(float));
 }
 
@@ -111,7 +113,8 @@ Section alternating_section(const AttentionBackwardShape& s, std::int64_t shares
        section += 1 + (last - first) / 64) {
     const double rounds = real(section) * tiles / (0.95 * concurrent);
     const double waits = std::max(std::pow(rounds, -0.7), 1.0);
-    const double bytes = real(section) * bytes_in_turn(s, group);
+    const double at_a_time = order.concurrent_tiles / real(section);
+    const double bytes = real(section) * bytes_in_turn(s, group, at_a_time);
     const double beyond =
         order.cache_bytes > 0 ? std::clamp((bytes / order.cache_bytes - 0.8) / 1.6, 0.0, 1.0) : 0;
     const std::int64_t sections = ceil_div(shares, section);
@@ -128,10 +131,11 @@ Section alternating_section(const AttentionBackwardShape& s, std::int64_t shares
 double shares_in_turns(const AttentionBackwardShape& s, const TileOrder& order, double group,
                        bool in_order, double additions) {
   const double shares = heads_in_turns(s, in_order, order);
-  if (2 * additions <= shares || order.cache_bytes <= 0) return shares;
-  // Where additions would be waited for, up to as many as fill half of L2 (measured in bursts).
+  if (2 * additions <= shares) return shares;
+  // Where additions would be waited for, up to as many as fill .6 of L2 (measured in bursts).
   // More without need take power: in sustained calls of S1024 to S16384 they were 1 to 3% slower.
-  const double in_cache = 0.6 * order.cache_bytes / std::max(bytes_in_turn(s, group), 1.0);
+  const double in_cache =
+      0.6 * order.cache_bytes / std::max(bytes_in_turn(s, group, order.concurrent_tiles), 1.0);
   return std::min(8 * additions, std::max(in_cache, 2 * additions));
 }
 
@@ -144,9 +148,9 @@ int chains_of(const AttentionBackwardShape& s, const TileOrder& order, double sh
   const bool apart = order.may_rotate && visits_all(s) && layout.tile_shares.count() == 1 &&
                      real(ceil_div(s.q_length, kQueriesPerBlock)) >= tiles;
   if (shares >= (apart ? 1 : 2) * additions) return 1;
-  const double sums =
-      real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock * real(s.dim) * sizeof(float);
-  const double most = std::min({real(kMaxChains), tiles, kChainBytes / std::max(sums, 1.0)});
+  const double sums = real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock *
+                      real(std::max<std::int64_t>(s.dim, 64)) * sizeof(float);
+  const double most = std::min({real(kMaxChains), tiles, kMoreSumsBytes / std::max(sums, 1.0)});
   int chains = 1;
   while (chains * shares < 2 * additions && 2 * chains <= most) chains *= 2;
   return chains;
@@ -158,7 +162,9 @@ int chains_of(const AttentionBackwardShape& s, const TileOrder& order, double sh
 /// times with 16.
 double slowdown_of_packed(const AttentionBackwardShape& s, const TileOrder& order, double shares) {
   if (s.kv_layout != KvLayout::packed || s.window_left >= 0 || s.masked) return 1;
-  return 1 + 0.012 * std::max(order.concurrent_tiles / std::max(shares, 1.0) - 10, 0.0);
+  const double together = std::min(order.concurrent_tiles / std::max(shares, 1.0),
+                                   real(ceil_div(s.kv_length, kKeysPerTile)));
+  return 1 + 0.012 * std::max(together - 10, 0.0);
 }
 
 }  // namespace
@@ -180,7 +186,7 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_s
 ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs,
                          const TileOrder& order, bool in_order) {
   ChosenShares best;
-  if (s.kv_heads == 0 || s.batch == 0) return best;
+  if (s.kv_heads == 0 || s.batch == 0 || costs.concurrent_tiles <= 0) return best;
   const double tiles = real(key_tiles_of(s));
   const bool many = tiles > 4 * costs.concurrent_tiles;
   const std::int64_t group = s.heads / s.kv_heads;
@@ -207,18 +213,19 @@ ChosenShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs
     return full <= 1 ? std::ceil(per_sm) : std::ceil(full) * resident / costs.concurrent_tiles;
   };
   double least = INFINITY;
-  const double longest = longest_tile(s);
+  const double longest = longest_tile(s), few_waits = heads_for_few_waits(s, order);
   const double passes = many ? 1 : 2;  // of many tiles, sums are written while others multiply
   const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
     const TileShares tile_shares{static_cast<int>(heads), static_cast<int>(blocks)};
+    if (many && bytes_of_shares(s, tile_shares) > kMoreSumsBytes) return;
     const double all = tiles * tile_shares.count(), shares = real(s.kv_heads * heads);
     const bool waits = may_wait && (tile_shares.count() > 1 || !starts_apart);
     const double waiting = waits ? waits_of(all) : 0;
     double mean = costs.seconds / all;
-    if (may_alternate(s, in_order, tile_shares))
+    const std::int64_t lines = s.batch * s.kv_heads * heads;
+    if (may_alternate(s, in_order, tile_shares) && 2 * few_waits <= real(lines))
       // With fewer heads each, more of what tiles load stays in L2.
-      mean *= alternating_section(s, s.batch * s.kv_heads * heads, real(group / heads), 1, order)
-                  .slowdown;
+      mean *= alternating_section(s, lines, real(group / heads), few_waits, order).slowdown;
     if (in_order) mean *= slowdown_of_packed(s, order, shares);
     // Of tiles that wait for each other, shares of blocks save less: they begin together.
     const bool begin_together = in_order && (group == 1 || blocks > 1);

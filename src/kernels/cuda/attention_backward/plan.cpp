@@ -16,7 +16,7 @@ namespace {
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
 
 /// Sums of dQ of a block of queries.
-int sums_of(const BackwardLayout& layout) { return layout.rotates ? 2 : layout.chains; }
+int sums_per_block(const BackwardLayout& layout) { return layout.rotates ? 2 : layout.chains; }
 
 RowBlocks key_tiles(const AttentionBackwardShape& s) {
   return RowBlocks::of(kKeysPerTile, s.kv_layout == KvLayout::packed, s.kv_length);
@@ -93,7 +93,8 @@ double sums_bytes(const AttentionBackwardShape& s, const BackwardLayout& layout,
 double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
-  const double sums = tile.dq_queries > 0 ? 0 : sums_bytes(s, layout, tile) * sums_of(layout);
+  const double sums =
+      tile.dq_queries > 0 ? 0 : sums_bytes(s, layout, tile) * sums_per_block(layout);
   return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.tile_shares))) /
          (device.memory_tbs * 1e12);
 }
@@ -130,7 +131,7 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   if (tile.dq_queries > 0) {
     scratch.dq_walk = carve_attention_scratch(carver, tile, layout.dq);
   } else {
-    scratch.sums = sums_of(layout);
+    scratch.sums = sums_per_block(layout);
     const Size all = blocks * scratch.sums;
     scratch.dq = carver.add<float>(all * kQueriesPerBlock * tile.k);
     scratch.turns_per_block = layout.turns;
