@@ -14,8 +14,8 @@ import tempfile
 # The planning code of families is compiled in every build: files of these names below src/kernels,
 # and those in src/kernels itself.
 PLANS = "src/kernels/**/plan"
-PLAN_FILES = {"rows.hpp", *(f"{name}.{end}" for name in ("plan", "refuse", "cost", "layout", "walk")
-                            for end in ("cpp", "hpp"))}
+PLAN_NAMES = ("plan", "refuse", "cost", "layout", "order", "walk")
+PLAN_FILES = {"rows.hpp", *(f"{name}.{end}" for name in PLAN_NAMES for end in ("cpp", "hpp"))}
 FAMILY = ["src/kernels/cost.hpp", "src/kernels/family.hpp", "src/kernels/reasons.hpp",
           "src/kernels/row.hpp"]
 

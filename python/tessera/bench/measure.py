@@ -43,12 +43,14 @@ class DeviceLost(RuntimeError):
 class Settings:
     """`find_gpu` sets the last two fields. `quick`: short bursts, for many cases; `rows`: each
     kernel row that supports a case competes as well; `expand`: ours may make dense copies of sparse
-    operands, and competes without them as well where it does."""
+    operands, and competes without them as well where it does; `times`: how often each case is
+    timed, each time into a record of its own."""
 
     device: str = "cpu"
     quick: bool = False
     rows: bool = False
     expand: bool = False
+    times: int = 1
     seconds: float = SUSTAINED_SECONDS
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
@@ -68,7 +70,7 @@ class Settings:
 
 
 def measure_case(case, settings, say=lambda text: None):
-    """The records of a case, one per state."""
+    """The records of a case: for each state, as many as `times`."""
     say("inputs")
     problem = Problem(case, settings.device, settings.cache_bytes)
     ready, absent, errors = {}, {}, {}
@@ -85,7 +87,7 @@ def measure_case(case, settings, say=lambda text: None):
         except Unavailable as error:
             absent[name] = str(error)
     records = []
-    for state in states_of(case, settings):
+    for state in [one for one in states_of(case, settings) for _ in range(settings.times)]:
         say(state)
         try:
             records.append(_record(problem, state, ready, absent, errors, settings))
