@@ -137,6 +137,22 @@ TEST(Sm80AttentionBackward, HeadsInTurnsWaitLittle) {
   }
 }
 
+/// Causal tiles of different lengths that all run at a time end when the longest does, and a last
+/// round that is not full leaves SMs idle: shares of heads are shorter.
+TEST(Sm80AttentionBackward, GroupsOfHeadsFillTheLastRound) {
+  const auto shares_of = [](std::int64_t heads, std::int64_t length, bool causal) {
+    AttentionBackwardProblem p =
+        gradients_of({.batch = 4, .heads = heads, .kv_heads = 2, .length = length, .dim = 64});
+    p.forward.causal = causal;
+    const Plan plan = choose(p, device_preset("h200"), on_sm80());
+    return plan.planned->layout.get<BackwardLayout>().tile_shares;
+  };
+  EXPECT_EQ(shares_of(4, 2793, true).heads, 2);
+  EXPECT_EQ(shares_of(10, 8000, false).heads, 5);
+  EXPECT_EQ(shares_of(10, 8000, false).blocks, 1);
+  EXPECT_EQ(shares_of(2, 8000, false).heads, 1);
+}
+
 /// Rows that are forced to sm80 are slower than Hopper's own.
 TEST(Sm80AttentionBackward, HopperChoosesItsOwnRows) {
   for (const std::int64_t dim : {64, 80, 96, 128, 192, 256})

@@ -405,6 +405,41 @@ TEST(Sm90AttentionBackward, PackedSequencesHaveBlocksOfTheirOwn) {
   EXPECT_EQ(layout.section, 2 * 2);                   // all KV heads
 }
 
+/// Of long packed sequences many tiles of a head would run at a time and wait for each other; of
+/// short ones there are few.
+TEST(Sm90AttentionBackward, GroupsOfPackedSequencesAreDivided) {
+  const auto shares_of = [](std::int64_t longest, std::int64_t heads, std::int64_t kv_heads) {
+    AttentionBackwardProblem p;
+    AttentionProblem& f = p.forward;
+    f.q = tensor(nullptr, DType::bf16, {131072, heads, 128});
+    f.k = f.v = tensor(nullptr, DType::bf16, {131072, kv_heads, 128});
+    f.out = p.dout = p.dq = f.q;
+    p.dk = p.dv = f.k;
+    f.lse = tensor(nullptr, DType::f32, {heads, 131072});
+    f.q_offsets = f.kv_offsets = tensor(nullptr, DType::i32, {131072 / longest + 1});
+    f.max_q_length = f.max_kv_length = longest;
+    f.causal = true;
+    return on_h100(p, kOneKernel).planned->layout.get<BackwardLayout>().tile_shares;
+  };
+  EXPECT_GE(shares_of(8192, 32, 4).heads, 2);
+  EXPECT_EQ(shares_of(8192, 32, 4).blocks, 1);
+  EXPECT_EQ(shares_of(512, 32, 4).count(), 1);
+  EXPECT_EQ(shares_of(8192, 32, 32).count(), 1);
+}
+
+/// Where tiles are many, sums of shares may take 1 GiB.
+TEST(Sm90AttentionBackward, SharesOfManyTilesTakeLittleMemory) {
+  for (const std::int64_t length : {16384, 65536, 131072}) {
+    AttentionBackwardProblem p =
+        problem_of({.batch = 4, .length = length, .heads = 64, .kv_heads = 4});
+    p.forward.causal = true;
+    const auto layout = on_h100(p, kOneKernel).planned->layout.get<BackwardLayout>();
+    const double bytes = 4.0 * static_cast<double>(length) * 4 * 256 * 4;
+    EXPECT_TRUE(layout.tile_shares.count() == 1 || layout.tile_shares.count() * bytes <= 1 << 30)
+        << length;
+  }
+}
+
 TEST(Sm90AttentionBackward, ComposesBlockMasks) {
   AttentionBackwardProblem p = problem_of({.batch = 1, .length = 1024});
   BlockMask& mask = p.forward.mask;
