@@ -19,13 +19,15 @@ using namespace tessera::planning;  // NOLINT
 struct Sizes {
   std::int64_t batch = 2, length = 1000, heads = 8, kv_heads = 4, dim = 128, dim_v = 128;
   DType dtype = DType::bf16;
+  std::int64_t kv_length = 0;  // 0: `length`
 };
 
 AttentionBackwardProblem problem_of(const Sizes& s) {
   AttentionBackwardProblem p;
   p.forward.q = tensor(nullptr, s.dtype, {s.batch, s.length, s.heads, s.dim});
-  p.forward.k = tensor(nullptr, s.dtype, {s.batch, s.length, s.kv_heads, s.dim});
-  p.forward.v = tensor(nullptr, s.dtype, {s.batch, s.length, s.kv_heads, s.dim_v});
+  const std::int64_t keys = s.kv_length > 0 ? s.kv_length : s.length;
+  p.forward.k = tensor(nullptr, s.dtype, {s.batch, keys, s.kv_heads, s.dim});
+  p.forward.v = tensor(nullptr, s.dtype, {s.batch, keys, s.kv_heads, s.dim_v});
   p.forward.out = tensor(nullptr, s.dtype, {s.batch, s.length, s.heads, s.dim_v});
   p.forward.lse = tensor(nullptr, DType::f32, {s.batch, s.heads, s.length});
   p.dout = p.forward.out;
@@ -167,6 +169,9 @@ TEST(Sm90AttentionBackward, GroupsOfHeadsAreDividedWhereL2DoesNotHoldThem) {
   // With eight query heads in all, everything is in L2.
   EXPECT_EQ(layout_of({.batch = 8, .length = 2048, .heads = 8, .kv_heads = 4}).tile_shares.count(),
             1);
+  // A tile for each SM: the longest takes twice the mean.
+  EXPECT_EQ(layout_of({.batch = 1, .length = 4224, .heads = 8, .kv_heads = 4}).tile_shares.heads,
+            2);
   // As many heads without groups.
   EXPECT_EQ(
       layout_of({.batch = 1, .length = 7560, .heads = 64, .kv_heads = 64}).tile_shares.count(), 1);
@@ -177,11 +182,12 @@ TEST(Sm90AttentionBackward, GroupsOfHeadsAreDividedWhereL2DoesNotHoldThem) {
 TEST(Sm90AttentionBackward, AdditionsOfFewQueriesDoNotWait) {
   const auto plan_of = [](std::int64_t batch, std::int64_t heads, std::int64_t q_length,
                           std::int64_t kv_length) {
-    const Sizes sizes{.batch = batch, .length = q_length, .heads = heads, .kv_heads = heads};
-    AttentionBackwardProblem p = problem_of(sizes);
-    p.forward.k = p.forward.v = p.dk = p.dv =
-        tensor(nullptr, DType::bf16, {batch, kv_length, heads, 128});
-    return on_h100(p, kOneKernel);
+    return on_h100(problem_of({.batch = batch,
+                               .length = q_length,
+                               .heads = heads,
+                               .kv_heads = heads,
+                               .kv_length = kv_length}),
+                   kOneKernel);
   };
   const auto layout_of = [&](std::int64_t batch, std::int64_t heads, std::int64_t q_length,
                              std::int64_t kv_length) {
@@ -208,10 +214,11 @@ TEST(Sm90AttentionBackward, AdditionsOfFewQueriesDoNotWait) {
 TEST(Sm90AttentionBackward, SectionsOfHeadsWaitLittle) {
   const auto layout_of = [](std::int64_t batch, std::int64_t kv_heads, std::int64_t q_length,
                             std::int64_t kv_length) {
-    const Sizes sizes{.batch = batch, .length = q_length, .heads = kv_heads, .kv_heads = kv_heads};
-    AttentionBackwardProblem p = problem_of(sizes);
-    p.forward.k = p.forward.v = p.dk = p.dv =
-        tensor(nullptr, DType::bf16, {batch, kv_length, kv_heads, 128});
+    AttentionBackwardProblem p = problem_of({.batch = batch,
+                                             .length = q_length,
+                                             .heads = kv_heads,
+                                             .kv_heads = kv_heads,
+                                             .kv_length = kv_length});
     p.forward.causal = true;
     return on_h100(p, kOneKernel).planned->layout.get<BackwardLayout>();
   };
@@ -424,6 +431,7 @@ TEST(Sm90AttentionBackward, GroupsOfPackedSequencesAreDivided) {
   EXPECT_GE(shares_of(8192, 32, 4).heads, 2);
   EXPECT_EQ(shares_of(8192, 32, 4).blocks, 1);
   EXPECT_EQ(shares_of(512, 32, 4).count(), 1);
+  EXPECT_EQ(shares_of(512, 16, 2).count(), 1);
   EXPECT_EQ(shares_of(8192, 32, 32).count(), 1);
 }
 

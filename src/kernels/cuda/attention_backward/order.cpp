@@ -113,8 +113,8 @@ Section alternating_section(const AttentionBackwardShape& s, std::int64_t shares
        section += 1 + (last - first) / 64) {
     const double rounds = real(section) * tiles / (0.95 * concurrent);
     const double waits = std::max(std::pow(rounds, -0.7), 1.0);
-    const double at_a_time = order.concurrent_tiles / real(section);
-    const double bytes = real(section) * bytes_in_turn(s, group, at_a_time);
+    const double tiles_of_share = order.concurrent_tiles / real(section);
+    const double bytes = real(section) * bytes_in_turn(s, group, tiles_of_share);
     const double beyond =
         order.cache_bytes > 0 ? std::clamp((bytes / order.cache_bytes - 0.8) / 1.6, 0.0, 1.0) : 0;
     const std::int64_t sections = ceil_div(shares, section);
